@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -199,7 +199,7 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what other processes get: their copies have an account of their own."""
-        state: Any = super().__getstate__()
+        state = cast(dict[str, Any], super().__getstate__())
         return state | {"_copies": Copies()} if "_copies" in state else state
 
     @abstractmethod

@@ -64,7 +64,7 @@ class Conventions(_Alone):
         if _of_base_estimator(name) and _Alone in Conventions.__bases__:
             follow_scikit_learn()
             return getattr(self, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return object.__getattribute__(self, name)  # the same error again, in the words of whoever raised it
 
     def _following(self) -> Any:
         """Return what this estimator inherits from ``BaseEstimator``."""
