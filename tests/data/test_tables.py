@@ -586,3 +586,38 @@ def test_arrow_keeps_no_python_object_after_reading(tmp_path, encoding, ending, 
     assert rows == (100_000 if whole else 1000)
     assert first[1][:3].tolist() == [0.5, 1.5, 2.5]
     assert not any(isinstance(thing, Utf8File) for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (pa.array([1.5, None, 3.0]), [1.5, np.nan, 3.0]),
+        (pa.array([1.5, None, 3.0], pa.float32()).slice(1), [np.nan, 3.0]),
+        (pa.array([7, 8, 9], pa.uint16()).slice(1, 1), [8]),
+        (pa.array([1, None], pa.int64()), [1, None]),
+        (pa.array(["b", None, "a"]).slice(1), [None, "a"]),
+        (pa.array(["b"], pa.large_string()), ["b"]),
+        (pa.array([True, False]), [True, False]),
+        (pa.array([], pa.float64()), []),
+        (pa.array(["b", "a", "b"]).dictionary_encode(), ["b", "a", "b"]),
+        (pa.chunked_array([[1.0], [2.0]]), [1.0, 2.0]),
+    ],
+)
+def test_columns_of_arrow_become_arrays_of_the_same_cells(values: Any, expected: list[Any]) -> None:
+    found = tacitly.data.tables._to_numpy(values)
+    np.testing.assert_array_equal(found, np.array(expected, dtype=found.dtype))
+    plain = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if found.dtype != object:
+        assert found.dtype == plain.to_numpy(zero_copy_only=False).dtype
+
+
+def test_a_table_is_read_without_pandas(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("person,x,score\n" + "".join(f"p{i % 3},{i}.5,{i}\n" for i in range(9)), encoding="utf-8")
+    program = f"""
+import sys
+from tacitly.data.cohort import Cohort
+print(Cohort.from_table({str(table)!r}, user="person", target="score").n_users, "pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "3 False"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import log_ndtr
 
 from tacitly.privacy.accounting import (
     AccountingError,
+    _profile,
     compose,
     cross_check,
     delta_of,
     epsilon_of,
+    log_normal,
     mu_of,
     total_mu,
 )
@@ -137,3 +141,16 @@ def test_a_sampled_phase_that_rules_acute_contributions_out_spends_what_was_aske
     assert 1.98 < spent <= 2.0
     with pytest.raises(ValueError, match="without acute contributions"):
         plan.event("rounds", clip=1.0, acute=True)
+
+
+def test_the_logarithm_of_the_normal_law_agrees_with_scipy() -> None:
+    x = np.concatenate([np.linspace(-60.0, 30.0, 2001), -np.logspace(-8, 8, 200), [-np.inf]])
+    found = np.array([log_normal(float(value)) for value in x])
+    np.testing.assert_allclose(found, log_ndtr(x), rtol=2e-13)
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.3, 4.0])
+def test_one_question_and_many_have_the_same_answer(mu: float) -> None:
+    points = np.linspace(-3.0, 12.0, 61)
+    one_by_one = [delta_of(mu, float(point)) for point in points]
+    np.testing.assert_allclose(one_by_one, _profile(mu, points), rtol=1e-9, atol=1e-30)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from tacitly.data.cohort import Cohort
 from tacitly.data.reading import read_cohort
+from tacitly.methods.conventions import Conventions
 from tacitly.methods.shared_basis import HeadsOnBasis
 
 
-class Baseline(HeadsOnBasis, BaseEstimator):  # type: ignore[misc]
+class Baseline(HeadsOnBasis, Conventions):
     """A linear model to compare with; parameters as for :class:`tacitly.PrivateFedRep`."""
 
     n_features_in_: int

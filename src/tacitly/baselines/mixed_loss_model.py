@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.user_ids import Directory
+from tacitly.methods.conventions import Conventions
 from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, mean_response, propagated
 from tacitly.methods.mixed_effects.posterior import Prior
 
 
-class MixedLossModel(BaseEstimator):  # type: ignore[misc]
+class MixedLossModel(Conventions):
     """Personal intercepts and slopes around a population mean for loss ``"logistic"`` or ``"poisson"``; not private.
 
     Examples

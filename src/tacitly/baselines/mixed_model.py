@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.data.user_ids import Directory
+from tacitly.methods.conventions import Conventions
 
 _TINY = 1e-10
 
 
-class MixedModel(BaseEstimator):  # type: ignore[misc]
+class MixedModel(Conventions):
     """Personal intercepts and slopes around a population mean, fitted without privacy.
 
     Examples

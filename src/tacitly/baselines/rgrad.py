@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
 
 from tacitly.arrays import Array
+from tacitly.methods.conventions import Conventions
 from tacitly.methods.trace_regression.low_rank import leading, retract
 
 
-class RGrad(BaseEstimator):  # type: ignore[misc]
+class RGrad(Conventions):
     """Riemannian gradient descent on matrices of rank r (Algorithm 2 of DP-RGrad without noise), exact line search.
 
     It starts at the best rank-r approximation of n⁻¹ Σ yX. ``X`` is (n, d1, d2) and ``coef_`` is M.
@@ -56,7 +56,7 @@ class RGrad(BaseEstimator):  # type: ignore[misc]
         return self
 
 
-class NuclearNorm(BaseEstimator):  # type: ignore[misc]
+class NuclearNorm(Conventions):
     """Least squares with a nuclear-norm penalty chosen on held-out rows, by accelerated proximal gradient descent.
 
     Examples

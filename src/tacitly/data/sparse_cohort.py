@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from tacitly.data.bad_rows import check_policy
@@ -33,6 +32,8 @@ class SparseCohort(GroupedRows):
         Unless ``on_bad_rows`` is ``raise``, a row with an entry that is missing or infinite counts as a row of zeros,
         and a row without a user as nobody's.
         """
+        import scipy.sparse  # a local import: dense rows need no SciPy
+
         check_policy(on_bad_rows)
         rows = scipy.sparse.csr_matrix(X)
         if rows.dtype.kind not in "fiub":

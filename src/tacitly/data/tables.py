@@ -9,6 +9,7 @@ Exceptions of the underlying parsers may quote cells, which are private, so they
 from __future__ import annotations
 
 import csv
+import math
 import re
 import time
 import weakref
@@ -280,8 +281,7 @@ def _csv_column(column: Any, is_id: bool, form: CsvFormat) -> Array:
         plain = pc.replace_substring(column, ",", "")
         column = pc.if_else(pc.match_substring_regex(column, _THOUSANDS), plain, column)
     try:
-        converted: Array = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
-        return converted
+        return _to_numpy(pc.cast(column, pa.float64()))
     except pa.ArrowInvalid:
         return _to_numpy(column)
 
@@ -376,8 +376,14 @@ def _to_numpy(column: Any) -> Array:
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     exact = pa.types.is_integer(column.type) and column.null_count  # floats would round large ids
-    if exact or isinstance(column, pa.ExtensionArray):
+    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if exact or text or isinstance(column, pa.ExtensionArray):
         return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
+    # Arrow's own conversion, below, imports pandas where that is installed: it takes longer than to read a table.
+    if len(column) and (pa.types.is_integer(column.type) or column.type in (pa.float32(), pa.float64())):
+        full = column.fill_null(math.nan) if column.null_count else column
+        numbers: Array = np.frombuffer(full.buffers()[1], dtype=full.type.to_pandas_dtype())
+        return numbers[full.offset : full.offset + len(full)]
     values: Array = column.to_numpy(zero_copy_only=False)
     return values
 

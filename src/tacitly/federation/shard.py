@@ -151,6 +151,8 @@ class Shard:
         """Do the same with ``room`` for the results, if it is given: what stands in it may be what is mapped."""
         users = self.cohort.n_users
         size = int(getattr(work, "span", BLOCK))
+        if users < size:
+            size = int(getattr(work, "short_span", size))
         starts = list(range(0, max(1, users - size + 1), size))  # the last span takes what is left
         spans = list(itertools.pairwise([*starts, users]))
         stacked = room

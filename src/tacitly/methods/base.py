@@ -19,12 +19,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.bad_rows import SideChannelWarning, check_policy
@@ -34,6 +32,7 @@ from tacitly.data.reading import read_cohort
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Engine, Population, engine_named
 from tacitly.federation.local import LocalPopulation
+from tacitly.methods.conventions import Conventions, not_fitted
 from tacitly.methods.copies import Copies, name_of_copy
 from tacitly.methods.parameters import PrivacyParameters
 from tacitly.privacy.account import record, totals
@@ -90,10 +89,10 @@ class Fitted:
 
     def _check_fitted(self) -> None:
         if not hasattr(self, self._learned):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit first.")
+            raise not_fitted(f"this {type(self).__name__} is not fitted yet. Call fit first.")
 
 
-class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[misc]
+class PrivateModel(Fitted, PrivacyParameters, Conventions):
     """Common to all estimators that learn through the door.
 
     A subclass is a dataclass whose fields are its parameters (:mod:`tacitly.methods.parameters`).
@@ -200,7 +199,7 @@ class PrivateModel(Fitted, PrivacyParameters, BaseEstimator):  # type: ignore[mi
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what other processes get: their copies have an account of their own."""
-        state: dict[str, Any] = super().__getstate__()
+        state = cast(dict[str, Any], super().__getstate__())
         return state | {"_copies": Copies()} if "_copies" in state else state
 
     @abstractmethod

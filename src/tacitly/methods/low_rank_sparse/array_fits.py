@@ -67,14 +67,18 @@ def fit_in_arrays(
     intercept: bool,
     stages: int,
     swaps: int,
+    wanted: Indices | None = None,
 ) -> Fits:
     """Fit all users: weights on the basis, and up to ``most`` personal coordinates as far as there are rows for them.
+
+    ``wanted`` has the number of coordinates of each user, where users have chosen one.
 
     ``scale`` has one row of numbers per user, one per feature: candidates are compared in units of it.
     """
     state = _State(X, y, offsets, basis, scale, most, intercept)
     state.solve_and_keep()
-    wanted = affordable(state.counts, basis.shape[1] + int(intercept), most)
+    if wanted is None:
+        wanted = affordable(state.counts, basis.shape[1] + int(intercept), most)
     parts = np.minimum(stages, wanted)
     for stage in range(min(stages, most)):
         goals = np.where(stage < parts, -(-wanted * (stage + 1) // np.maximum(parts, 1)), 0)

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from tacitly.heads.ridge import average_ridges
+from tacitly.methods.low_rank_sparse.array_choices import FOLDS
 from tacitly.methods.low_rank_sparse.array_fits import CONSTANT, ROUNDING, SWAPS
 from tacitly.methods.low_rank_sparse.kernels import (
     LONG,
@@ -23,8 +24,6 @@ from tacitly.methods.low_rank_sparse.kernels import (
 from tacitly.methods.low_rank_sparse.lane_kernels import kernel
 from tacitly.simd.registers import frozen
 from tacitly.simd.top_k import LANES
-
-_FOLDS = 5
 
 
 @kernel
@@ -77,7 +76,7 @@ def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, do
     if most == 0:
         return 0
     # Rows in the order of folds, written twice: the rows outside a fold are then contiguous, from its end to its start.
-    folds = min(_FOLDS, m)
+    folds = min(FOLDS, m)
     rows, targets = np.empty((2 * m, X.shape[1]), dtype=X.dtype), np.empty(2 * m, dtype=y.dtype)
     begin, end, row = np.empty(folds, dtype=np.int64), np.empty(folds, dtype=np.int64), 0
     for fold in range(folds):

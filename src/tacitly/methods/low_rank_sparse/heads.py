@@ -21,6 +21,7 @@ from tacitly.heads.base import HeadWork
 from tacitly.heads.penalties import PENALTIES
 from tacitly.heads.population import HeadPrior, PopulationHeads
 from tacitly.heads.ridge_arrays import ridges_beside_means
+from tacitly.methods.low_rank_sparse.array_choices import chosen_sizes
 from tacitly.methods.low_rank_sparse.array_fits import CONSTANT, MOST_COLUMNS, ROUNDING, SWAPS, fit_in_arrays
 from tacitly.simd.lazy_njit import MANY, few
 
@@ -131,8 +132,8 @@ def _with_errors(
 ) -> tuple[SparseHeads, Array]:
     """Return heads and their leave-one-out sums of squared errors, given the coordinates that were chosen."""
     columns = sparsity.most + np.shape(basis)[1]
-    if few(len(offsets) - 1, X.shape[1]) and columns <= MOST_COLUMNS and not (sparsity.chosen or shared_weight):
-        return _in_arrays(X, y, np.asarray(offsets), np.asarray(basis, dtype=np.float64), sparsity.most, intercept)
+    if few(len(offsets) - 1, X.shape[1]) and columns <= MOST_COLUMNS and not shared_weight:
+        return _in_arrays(X, y, np.asarray(offsets), np.asarray(basis, dtype=np.float64), sparsity, intercept)
     from tacitly.methods.low_rank_sparse.head_kernels import fit_heads
     from tacitly.methods.low_rank_sparse.kernels import workspace_for
     from tacitly.simd.registers import padded
@@ -154,13 +155,17 @@ def _with_errors(
 
 
 def _in_arrays(
-    X: Rows, y: Rows, offsets: Offsets, basis: Array, most: int, intercept: bool
+    X: Rows, y: Rows, offsets: Offsets, basis: Array, sparsity: Sparsity, intercept: bool
 ) -> tuple[SparseHeads, Array]:
     """Return what :func:`_with_errors` does by array operations."""
     rows, targets, counts, rank = X.astype(np.float64), y.astype(np.float64), np.diff(offsets), basis.shape[1]
+    most = sparsity.most
     with np.errstate(all="ignore"):
         scale = inverse_sizes(rows, offsets, intercept)
-        fits = fit_in_arrays(rows, targets, offsets, basis, scale, most, intercept=intercept, stages=most, swaps=SWAPS)
+        wanted = wanted_by(sparsity, rows, targets, offsets, basis, scale, intercept=intercept, doubt=1.0)
+        fits = fit_in_arrays(
+            *(rows, targets, offsets, basis, scale, most), intercept=intercept, stages=most, swaps=SWAPS, wanted=wanted
+        )
         sizes = np.column_stack([np.ones((len(counts), rank)), np.take_along_axis(scale, fits.support, axis=1)])
         columns = np.stack(fits.columns, axis=1) * np.repeat(sizes, counts, axis=0)
         heads, errors = np.zeros((len(counts), rank + most)), np.full(len(counts), math.inf)
@@ -183,6 +188,23 @@ def _in_arrays(
     table, values = np.where(usable[:, None], table, 0.0), np.where(usable[:, None], values, 0.0)
     indices, errors = np.where(usable[:, None], indices, 0), np.where(usable, errors, math.inf)
     return SparseHeads(table[:, :rank], table[:, rank], indices, values), errors
+
+
+def wanted_by(
+    sparsity: Sparsity,
+    X: Array,
+    y: Array,
+    offsets: Offsets,
+    basis: Array,
+    scale: Array,
+    *,
+    intercept: bool,
+    doubt: float,
+) -> Indices | None:
+    """Return how many coordinates each user has chosen; None where there is nothing to choose."""
+    if not sparsity.chosen:
+        return None
+    return chosen_sizes(X, y, offsets, basis, scale, sparsity.sizes, intercept=intercept, doubt=doubt)
 
 
 def inverse_sizes(rows: Array, offsets: Offsets, intercept: bool) -> Array:

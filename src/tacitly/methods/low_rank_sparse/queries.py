@@ -28,8 +28,9 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size, per_us
 from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.fedrep.queries import BasisStep
+from tacitly.methods.low_rank_sparse.array_choices import DOUBT
 from tacitly.methods.low_rank_sparse.array_fits import MOST_COLUMNS, fit_in_arrays
-from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, inverse_sizes
+from tacitly.methods.low_rank_sparse.heads import NONE, Sparsity, inverse_sizes, wanted_by
 from tacitly.methods.shared.array_forms import centred, unit_rows
 from tacitly.methods.shared.batch import norms_of
 from tacitly.methods.shared.whitening import Whitening, user_chunks
@@ -79,8 +80,7 @@ class SparseStep(BasisStep):
 
     @property
     def _has_array_form(self) -> bool:
-        chosen, columns = self.sparsity.chosen, self.basis.shape[1] + self.sparsity.most
-        return not chosen and not self.shared_weight and columns <= MOST_COLUMNS
+        return not self.shared_weight and self.basis.shape[1] + self.sparsity.most <= MOST_COLUMNS
 
     def form_for(self, n_users: int, n_features: int) -> Query:
         """Return the form that sums so many users: public sizes decide."""
@@ -90,12 +90,14 @@ class SparseStep(BasisStep):
         """Return (gwᵀ/c, wwᵀ)/ν, one row per user."""
         (d, k), rows = self.basis.shape, np.asarray(X, dtype=np.float64)
         with np.errstate(all="ignore"):
+            own = rows, np.asarray(y, dtype=np.float64), offsets, self.whitening.to_raw(self.basis)
+            scale = inverse_sizes(rows, offsets, self.centered)
             fits = fit_in_arrays(
-                *(rows, np.asarray(y, dtype=np.float64), offsets, self.whitening.to_raw(self.basis)),
-                *(inverse_sizes(rows, offsets, self.centered), self.sparsity.most),
+                *(*own, scale, self.sparsity.most),
                 intercept=self.centered,
                 stages=_STAGES,
                 swaps=self.swaps,
+                wanted=wanted_by(self.sparsity, *own, scale, intercept=self.centered, doubt=DOUBT),
             )
             counts = np.diff(offsets)
             free = np.where(counts > k + int(self.centered), counts - k - int(self.centered) - fits.sizes, 0)

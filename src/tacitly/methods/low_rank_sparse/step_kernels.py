@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from tacitly.methods.fedrep.kernels import add_gains, add_steps, mean_row, mean_square, scale_row, weigh
+from tacitly.methods.low_rank_sparse.array_choices import DOUBT
 from tacitly.methods.low_rank_sparse.head_kernels import choose_size, write_inverse_sizes
 from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of
 from tacitly.methods.low_rank_sparse.lane_kernels import kernel
@@ -17,10 +18,6 @@ from tacitly.privacy.clipping import LEAST
 from tacitly.simd.lanes import aligned
 from tacitly.simd.registers import load, store
 from tacitly.simd.top_k import LANES
-
-# Standard errors by which personal coordinates must predict better than none before a user subtracts them in a round. A
-# head can be weighed against the population's later; a basis that was learned beside coordinates that fit noise cannot.
-_DOUBT = 4.0
 
 
 @kernel
@@ -38,7 +35,7 @@ def fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes,
         if offsets[start + u + 1] - offsets[start + u] > fixed:
             first[u], last[u] = offsets[start + u], offsets[start + u + 1]
             write_inverse_sizes(X, first[u], last[u], centered, scale, u)
-            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, _DOUBT, work)
+            wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, DOUBT, work)
     fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], work)
     for u in range(n):
         free[u] = max(0, last[u] - first[u] - fixed - size[u])

@@ -50,11 +50,11 @@ def personal_weights(
         values = np.maximum(values, 0.0)
         turned = np.einsum("ri,rij->rj", design @ prior.root, vectors[owner])
         rights = per_user(turned * residuals[:, None], offsets)
-        weights, errors, freedoms = [], [], []
+        weights, errors, freedoms, squared = [], [], [], np.square(turned)
         for scale in SCALES:
             inverse = 1.0 / (values + scale * prior.noise)
             moved = rights * inverse
-            free = np.maximum(1.0 - np.einsum("ri,ri,ri->r", turned, turned, inverse[owner]), 1e-9)
+            free = np.maximum(1.0 - np.einsum("ri,ri->r", squared, inverse[owner]), 1e-9)
             left = (residuals - np.einsum("ri,ri->r", turned, moved[owner])) / free
             weights.append(prior.mean + np.einsum("nij,nj->ni", vectors, moved) @ prior.root.T)
             errors.append(per_user(np.square(left), offsets))
@@ -69,8 +69,10 @@ def personal_weights(
     shares = shares_of(np.stack(errors) / count + 1e-9 * prior.noise, np.stack(freedoms), rows, odds)
     mixed = np.einsum("kn,kni->ni", shares, candidates)
     between = candidates - mixed
-    covariance = (vectors * (prior.noise / (values + prior.noise))[:, None, :]) @ vectors.transpose(0, 2, 1)
-    covariance = prior.root @ covariance @ prior.root.T + np.einsum("kn,kni,knj->nij", shares, between, between)
+    # Both parts of the covariance are sums of squares: one product of what is squared.
+    within = (prior.root @ vectors) * np.sqrt(prior.noise / (values + prior.noise))[:, None, :]
+    parts = np.concatenate([within, (np.sqrt(shares)[:, :, None] * between).transpose(1, 2, 0)], axis=2)
+    covariance = parts @ parts.transpose(0, 2, 1)
     return np.where(usable[:, None], mixed, prior.mean), covariance
 
 

@@ -30,6 +30,8 @@ class PosteriorHeads(HeadWork):
     prior: Prior
     odds: Array
     span: ClassVar[int] = _MANY
+    short_span: ClassVar[int] = 1024
+    """Users per span where there are fewer than ``span``: several threads, and arrays that stay in cache."""
 
     def __post_init__(self) -> None:
         check_shape("odds", self.odds, len(TRUSTED))
