@@ -13,8 +13,10 @@ Nothing here is an option of the library.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
+import resource
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from benchmarks.papers.centaur import free_layer
-from benchmarks.tables import keep, table
+from benchmarks.tables import RESULTS, keep, table
 from tacitly.neural.engine.device import one_thread
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
@@ -47,13 +49,17 @@ USERS = 100
 
 def seconds(work: Callable[[], Any]) -> float:
     """Return processor seconds of this process and of those it waited for."""
-    before = os.times()
+    before = _used()
     work()
-    after = os.times()
-    return sum(after[:4]) - sum(before[:4])
+    return _used() - before
 
 
-def measure(name: str, users: int, *, backend: str = "inductor", repeats: int = 2) -> dict[str, Any]:
+def _used() -> float:
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in both)
+
+
+def measure(name: str, users: int, *, backend: str = "inductor", repeats: int = 3) -> dict[str, Any]:
     """Return processor seconds of a round: the library's, and both compiled ones with their first calls."""
     torch.manual_seed(0)
     make, width, training = NETWORKS[name]
@@ -76,7 +82,7 @@ def measure(name: str, users: int, *, backend: str = "inductor", repeats: int = 
     weights, own = torch.ones_like(targets), torch.zeros(users, 0)
 
     def one(*row: Tensor) -> Tensor:
-        return update.with_state(start, *row)[0]
+        return update.with_state(start.clone(), *row)[0]
 
     exact = library.clipped_sum(*given, normalised=True)
     for way in WAYS:
@@ -114,6 +120,7 @@ def report(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         for way in WAYS:
             cells, ratio = ["–"] * 4, "–"
+            apart = f"{row[way]['apart']:.0e}" if "apart" in row[way] else row[way]["error"].partition(":")[0]
             if "error" not in row[way]:
                 first, later, before = row[way]["first call"], row[way]["round"], row["library"]
                 even = math.ceil(first / (before - later)) if later < before else math.inf
@@ -122,9 +129,9 @@ def report(rows: list[dict[str, Any]]) -> str:
                 if not way.endswith("compiled"):
                     cells[2:] = ["–", "–"]
                     ratio = f"{later / before:.2f}"
-            lines.append([row["network"], row["users"], way, *cells, ratio])
+            lines.append([row["network"], row["users"], way, *cells, ratio, apart])
     header = ["network", "users", "way", "round, s", "round this way, s", "first call, s", "rounds to break even"]
-    return table([*header, f"{ROUNDS} rounds, ratio"], lines)
+    return table([*header, f"{ROUNDS} rounds, ratio", "distance of sums"], lines)
 
 
 def main() -> None:
@@ -135,14 +142,20 @@ def main() -> None:
     if options.quick:
         print(report([measure("image_network", 2 * CHUNK, backend="eager", repeats=1)]))  # without a C++ compiler
         return
-    rows = []
+    path = RESULTS / "speed_compiled_networks.json"
     with tempfile.TemporaryDirectory() as empty:  # nothing compiled before
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # or compilers run in processes whose times are not counted
         for name in options.networks:
-            rows.append(measure(name, USERS))
+            new = measure(name, USERS)
+            rows = json.loads(path.read_text())["rows"] if path.is_file() else []
+            rows = sorted([row for row in rows if row["network"] != name] + [new], key=_place)
             found = {"rows": rows, "torch": torch.__version__}
             keep("speed_compiled_networks", found, report(rows), quick=False)  # as it comes
+
+
+def _place(row: dict[str, Any]) -> int:
+    return list(NETWORKS).index(row["network"])
 
 
 if __name__ == "__main__":
