@@ -11,8 +11,9 @@ user's classes. Table 1's two EMNIST rows are missing: EMNIST is not among our d
 Settings of every method are the best of ``TRIES``, as many for each, on a development split: users of seed 7, tested on
 the tenth of the *training* images that no user has. They are chosen per data set (CIFAR-10: both of its first two
 allocations). The list had four settings at first and was cut to save time, when DP-FedAvg had been tried on three. The
-row of CENTAUR with all directions was added after test accuracies of the other rows had been seen. Results are those of seeds 0, 1 and 2 on the test images. CIFAR-100 is read from ``TACITLY_CIFAR100``,
-CIFAR-10 from ``TACITLY_CIFAR10``. Rows that are in the results already are not measured again.
+row of CENTAUR with all directions was added after test accuracies of the other rows had been seen. Results are
+those of seeds 0, 1 and 2 on the test images. CIFAR-100 is read from ``TACITLY_CIFAR100``, CIFAR-10 from
+``TACITLY_CIFAR10``. Rows that are in the results already are not measured again.
 """
 
 from __future__ import annotations
