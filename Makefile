@@ -90,8 +90,10 @@ benchmarks: $(ALL)
 	$(BIN)/python -m benchmarks.papers.jester --networks
 	$(BIN)/python -m benchmarks.papers.centaur
 	$(BIN)/python -m benchmarks.papers.centaur_linear
+	$(BIN)/python -m benchmarks.papers.centaur_table1
 	$(BIN)/python -m benchmarks.speed.modules
 	$(BIN)/python -m benchmarks.speed.neural
+	$(BIN)/python -m benchmarks.speed.compiled_networks
 	$(BIN)/python -m benchmarks.neural_conformance
 	$(BIN)/python -m benchmarks.papers.margin
 	$(BIN)/python -m benchmarks.papers.low_rank_sparse

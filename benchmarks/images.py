@@ -16,6 +16,7 @@ import numpy.typing as npt
 from benchmarks.data import FOLDER
 
 CIFAR10 = Path(os.environ.get("TACITLY_CIFAR10", FOLDER / "cifar10"))
+CIFAR100 = Path(os.environ.get("TACITLY_CIFAR100", FOLDER / "cifar100"))
 
 
 class Images(NamedTuple):
@@ -48,8 +49,10 @@ def cifar10(folder: Path = CIFAR10) -> Images:
     return Images(X, y, *batches[5])
 
 
-def cifar100(folder: Path) -> Images:
-    """Load CIFAR-100 from the standard python files ``train`` and ``test``."""
+def cifar100(folder: Path = CIFAR100) -> Images:
+    """Load CIFAR-100: folders ``train`` and ``test`` with a folder of PNG files per class, or the python files."""
+    if (folder / "train").is_dir():
+        return Images(*_folders(folder / "train"), *_folders(folder / "test"))
     return Images(*_batch(folder / "train", b"fine_labels"), *_batch(folder / "test", b"fine_labels"))
 
 
@@ -107,6 +110,16 @@ def _sprite(path: Path) -> npt.NDArray[np.uint8]:
     Image.MAX_IMAGE_PIXELS = None
     pixels = np.asarray(Image.open(path).convert("RGB"))
     return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+
+
+def _folders(folder: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read images of 32×32 pixels, one folder per class; classes are numbered in the order of their names."""
+    from PIL import Image
+
+    classes = enumerate(sorted(folder.iterdir()))
+    files = [(path, number) for number, own in classes for path in sorted(own.glob("*.png"))]
+    pictures = np.stack([np.asarray(Image.open(path).convert("RGB")) for path, _ in files])
+    return np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)), np.array([number for _, number in files])
 
 
 class _Plain(pickle.Unpickler):

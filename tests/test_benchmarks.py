@@ -39,6 +39,7 @@ def run(*words: str) -> str:
         "papers.centaur",
         "papers.centaur_linear",
         "papers.centaur_starts",
+        "papers.centaur_table1",
         "papers.centaur_writers",
         "papers.centaur_names",
         "papers.centaur_rounds",
@@ -69,6 +70,7 @@ def run(*words: str) -> str:
         "speed.cold_start",
         "speed.modules",
         "speed.neural",
+        "speed.compiled_networks",
         "neural_conformance",
     ],
 )

@@ -2,9 +2,10 @@
 
 Two tables, never mixed: from random numbers, the paper's world, and from a public start, ours.
 
-From random numbers (``--only random``). The paper's LeNet with the authors' settings (``mode="paper"``: 200 rounds,
-clip 0.01, warm heads, weight decay; heads see mirror images too), and :func:`tacitly.neural.image_network`, whose fixed
-part needs no data either. Settings of the second are those that the development set chose for the public start.
+From random numbers (``--only random``, which measures what is not in the results yet). The paper's LeNet with the
+authors' settings (``mode="paper"``: 200 rounds, clip 0.01, warm heads, weight decay; heads see mirror images too), and
+:func:`tacitly.neural.image_network`, whose fixed part needs no data either. Settings of the second are those that the
+development set chose for the public start.
 
 Public start. All methods start from the paper's LeNet after contrastive training on synthetic images
 (:func:`tacitly.neural.contrast`), which uses no image of any data set. Convolutions and the first hidden layer are
@@ -20,6 +21,9 @@ added for all methods. The Fashion-MNIST column is not independent of the choice
 
     python -m benchmarks.papers.centaur [--quick] [--choose] [--only PART ...] [--tasks NAME ...]
 
+``--only lenet-starts``: what heads reach on a LeNet that was not learned at all, with and without the noise of 200
+rounds, which shows how much of Algorithm 2's accuracy users' rows have brought.
+
 Tasks whose data are missing are left out, and tasks that are not run keep their results. Without a GPU the experiment
 is small (a short public start, one seed, MNIST writers) and its results are kept separately, as ``centaur_cpu``.
 """
@@ -33,8 +37,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,11 +48,12 @@ import torch
 from torch import nn
 
 from benchmarks import images
-from benchmarks.tables import IMAGES, RESULTS, keep, table
+from benchmarks.tables import IMAGES, RESULTS, keep, table, today
 from tacitly import neural
 from tacitly.datasets.shards import class_shards
 from tacitly.neural.engine.executor import Block, Executor
 from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.privacy.accounting import mu_of
 
 DELTA = 1e-5
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -251,36 +256,99 @@ PAPER = {
 """The authors' settings: a step on all rows per round, fifteen epochs of the head."""
 
 
-def from_random(task: Task, seed: int, lenets: bool) -> list[dict[str, Any]]:
-    """Return accuracies that start from random numbers: the paper's LeNet, and the network for images."""
+def from_random(task: Task, seed: int, lenets: bool, known: Collection[tuple[str, int, str]]) -> list[dict[str, Any]]:
+    """Return accuracies that start from random numbers: the paper's LeNet, and the network for images.
+
+    Those of (task, seed, method) that are ``known`` are left out. DP-FedAvg, PMTL and PPSGD on the network for images
+    are in :mod:`benchmarks.papers.centaur_table1`.
+    """
     found = []
 
-    def note(method: str, make: Callable[[], Any], kind: type[neural.Centaur], epsilon: float, **settings: Any) -> None:
-        value = fitted(task, make, kind, epsilon, **settings)[0]
+    def note(
+        method: str,
+        given: Callable[[], Task],
+        make: Callable[[], Any],
+        kind: type[neural.Centaur],
+        epsilon: float,
+        **settings: Any,
+    ) -> None:
+        if (task.name, seed, method) in known:
+            return
+        value = fitted(given(), make, kind, epsilon, **settings)[0]
         shown = 0.0 if kind is neural.LocalHeads else plain(epsilon)
-        found.append({"task": task.name, "seed": seed, "method": method, "epsilon": shown, "accuracy": value})
+        row = {"task": task.name, "seed": seed, "method": method, "epsilon": shown, "accuracy": value}
+        found.append({**row, "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"})
         print(found[-1], flush=True)
 
     if lenets:
         torch.manual_seed(100 + seed)
         network, most = neural.lenet(), int(np.bincount(task.users).max())
         views = {"augment": neural.Views((3, 32, 32)), "rows_per_user": most}
-        note("LeNet: CENTAUR, Algorithm 2", lambda: network, neural.Centaur, 1.0, **PAPER, **views)
+        note("LeNet: CENTAUR, Algorithm 2", lambda: task, lambda: network, neural.Centaur, 1.0, **PAPER, **views)
     grey = task.X.shape[1] == 784
-    images_of = neural.image_network(10, (1, 28, 28) if grey else (3, 32, 32))
+    body, head = neural.image_network(10, (1, 28, 28) if grey else (3, 32, 32))
+    *fixed, learned = body
+    seen = cache(lambda: through(Public(nn.Sequential(*fixed), 0), task))  # once, for all methods
+    name, images_of, own = "image_network: ", (nn.Sequential(learned), head), CHOSEN["CENTAUR"]
     for method, kind in METHODS.items():
-        note(
-            f"image_network: {method}",
-            lambda: images_of,
-            kind,
-            1.0,
-            **(CHOSEN[method] if method != COMMON else {"head_steps": 0}),
-        )
-    note("image_network: CENTAUR, default settings", lambda: images_of, neural.Centaur, 1.0)
-    note(
-        "image_network: CENTAUR, default settings, warm heads", lambda: images_of, neural.Centaur, 1.0, warm_heads=True
-    )
-    note("image_network: FedRep, no privacy", lambda: images_of, neural.Centaur, math.inf, **CHOSEN["CENTAUR"])
+        if method in ("heads alone (nothing shared)", "CENTAUR", COMMON):
+            settings = CHOSEN[method] if method != COMMON else {"head_steps": 0}
+            note(name + method, seen, lambda: images_of, kind, 1.0, **settings)
+    default = name + "CENTAUR, default settings"
+    note(default, seen, lambda: images_of, neural.Centaur, 1.0)
+    note(f"{default}, warm heads", seen, lambda: images_of, neural.Centaur, 1.0, warm_heads=True)
+    note(name + "FedRep, no privacy", seen, lambda: images_of, neural.Centaur, math.inf, **own)
+    return found
+
+
+def add_random(names: Sequence[str]) -> None:
+    """Add the accuracies from random numbers that are not in the results yet, those of LeNets on a GPU only.
+
+    The rest of the results stays as it is, and so does what they say of their machine: new rows name their own.
+    """
+    path = RESULTS / "centaur.json"
+    found = json.loads(path.read_text())
+    for name in names:
+        if name == "fashion-mnist":
+            continue
+        grey = name == "mnist-writers"
+        make = (lambda seed: writers("MNIST writers", images.mnist_writers(), seed)) if grey else task_of(name)
+        for seed in SEEDS:
+            known = {(row["task"], row["seed"], row["method"]) for row in found["random"]}
+            new = from_random(make(seed), seed, DEVICE == "cuda" and not grey and seed == 0, known)
+            found["random"] += [{**row, "date": today()} for row in new]
+            path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            path.with_suffix(".md").write_text(report(found) + "\n", encoding="utf-8")
+
+
+def lenet_starts(users: int = 200) -> list[dict[str, Any]]:
+    """Return what heads alone reach on a LeNet that nobody's rows have moved: as it starts, and after noise alone.
+
+    The noise is that of the authors' 200 rounds with all users, in one draw; heads are fitted by ``users`` of them.
+    """
+    found = []
+    for name in TASKS[:2]:
+        task = task_of(name)(0)
+        n, mine = int(task.users.max()) + 1, task.users < users
+        few = task._replace(X=task.X[mine], y=task.y[mine], users=task.users[mine], test_rows=task.test_rows[:users])
+        rounds, clip = int(PAPER["rounds"]), float(PAPER["clip"])
+        deviation = rounds * clip / (n * mu_of(1.0, DELTA))  # √T rounds of σ = √T/μ clips, divided by n
+        for start, scale in (("at its random start", 0.0), ("after the noise of 200 rounds alone", deviation)):
+            torch.manual_seed(100)
+            body, head = neural.lenet()
+            size = math.sqrt(sum(float(p.detach().square().sum()) for p in body.parameters()))
+            moved = 0.0
+            with torch.no_grad():
+                for p in body.parameters():
+                    step = scale * torch.randn_like(p)
+                    p += step
+                    moved = math.hypot(moved, float(step.norm()))
+            seen = through(Public(body, 0), few)
+            make = lambda head=head: (nn.Sequential(nn.Identity()), head)  # noqa: E731
+            value = fitted(seen, make, neural.LocalHeads, 1.0)[0]
+            row = {"task": task.name, "start": start, "users": users, "norm": size, "noise": moved, "accuracy": value}
+            found.append({**row, "seed": 0, "device": DEVICE, "date": today()})
+            print(found[-1], flush=True)
     return found
 
 
@@ -433,6 +501,13 @@ def report(found: dict[str, Any]) -> str:
         parts.append(table([f"{swept[0]['task']}: ε (zero-out / replace-one)", *kinds], lines))
     if found.get("random"):
         parts.append(accuracies(found["random"], PRINTED))
+    if starts := found.get("lenet_starts"):
+        lines = [
+            [f"LeNet {r['start']}, {r['task']}", f"{r['norm']:.1f}", f"{r['noise']:.1f}", f"{r['accuracy']:.1f}"]
+            for r in starts
+        ]
+        header = f"heads alone of {starts[0]['users']} users, on a body that no rows have moved"
+        parts.append(table([header, "norm of the start", "norm of the noise", "accuracy"], lines))
     return "\n\n".join(parts)
 
 
@@ -498,6 +573,15 @@ def main() -> None:
         rows = [[r["method"], json.dumps(r["settings"]), *(f"{a:.1f}" for a in r["accuracy"])] for r in chosen["rows"]]
         keep(CHOICE, chosen, table(header, rows), quick=False)
         return
+    if options.only == ["random"]:
+        add_random(options.tasks)
+        return
+    if options.only == ["lenet-starts"]:
+        path = RESULTS / "centaur.json"
+        known = json.loads(path.read_text()) | {"lenet_starts": lenet_starts()}
+        path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        path.with_suffix(".md").write_text(report(known) + "\n", encoding="utf-8")
+        return
     started = time.time()
     public = public_start("lenet", DIRECTIONS, options.quick)
     rich = public_start("lenet", 2 * DIRECTIONS, options.quick)
@@ -522,16 +606,6 @@ def main() -> None:
         found["sweep"] = sweep(cifar["cifar10-5"](0), public)
     if "scratch" in options.only and cifar:
         found["scratch"] = {make(0).name: from_scratch(make(0), 400) for make in cifar.values()}
-    if "random" in options.only:
-        kept = {key: make for key, make in tasks.items() if key.startswith("cifar10") or key == "mnist-writers"}
-        grey = kept.get("mnist-writers") and (lambda seed: writers("MNIST writers", images.mnist_writers(), seed))
-        chosen = [(grey if key == "mnist-writers" else make, key != "mnist-writers") for key, make in kept.items()]
-        found["random"] = [
-            row
-            for make, colour in chosen
-            for seed in SEEDS
-            for row in from_random(make(seed), seed, colour and seed == 0)
-        ]
     found["settings"] = {"delta": DELTA, "directions": DIRECTIONS, "chosen": CHOSEN, "pretraining_steps": PRETRAINING}
     found["device"] = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     found["seconds"] = time.time() - started

@@ -177,22 +177,24 @@ def kept_features(start: str, seed: int, width: int = 128) -> tuple[images.Image
     return images.Images(no_images, y, no_images, test_y), stored["Z"].astype(np.float32)
 
 
-def deal(data: images.Images, Z: npt.NDArray[np.float32], n: int, classes: int, seed: int) -> Task:
+def deal(
+    data: images.Images, Z: npt.NDArray[np.float32], n: int, classes: int, seed: int, title: str = "CIFAR-10"
+) -> Task:
     """Return the paper's allocation; the development split is tested on training images that no user has."""
     rng = np.random.default_rng(1000 + seed)
-    mixed = [rng.permutation(np.flatnonzero(data.y == c)) for c in range(10)]
+    mixed = [rng.permutation(np.flatnonzero(data.y == c)) for c in range(int(data.y.max()) + 1)]
     train_rows = np.concatenate([mine[: int(0.9 * len(mine))] for mine in mixed])
     dealt = class_shards(data.y[train_rows], n, classes, random_state=seed)
     chosen = train_rows[dealt.rows]
     by_class = [mine[int(0.9 * len(mine)) :] for mine in mixed]
     if seed != CHOOSING:
-        by_class = [len(data.y) + np.flatnonzero(data.test_y == c) for c in range(10)]
+        by_class = [len(data.y) + np.flatnonzero(data.test_y == c) for c in range(len(mixed))]
     tested, labels = np.concatenate(by_class), np.concatenate([data.y, data.test_y])
     places = np.zeros(len(Z), dtype=np.int64)
     places[tested] = np.arange(len(tested))
     test_rows = [places[np.concatenate([by_class[c] for c in own])] for own in dealt.classes]
     ids = np.repeat(np.arange(n), chosen.shape[1])
-    name = f"CIFAR-10, n={n}, S={classes}"
+    name = f"{title}, n={n}, S={classes}"
     return Task(name, Z[chosen.ravel()], labels[chosen.ravel()], ids, Z[tested], labels[tested], test_rows)
 
 

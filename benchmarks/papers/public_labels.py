@@ -7,26 +7,21 @@ pairs (Zhang et al. 2018); the classifier on top is thrown away. The data set is
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from benchmarks import images
-from benchmarks.data import FOLDER
 from tacitly.neural.public_start.pretraining import Strength, augmented
 
-CIFAR100 = Path(os.environ.get("TACITLY_CIFAR100", FOLDER / "cifar100"))
 IMAGES, BATCH, RATE = 30_000, 512, 2e-3
 MILD = Strength(area=0.6, reach=1.12, light=0.2, colours=0.08, grey=0.0)
 
 
 def train(body: nn.Module, epochs: int, device: str) -> nn.Module:
     """Train ``body`` (flat images → features) on 30,000 training images; return it on the CPU, in evaluation mode."""
-    data = images.cifar100(CIFAR100)
+    data = images.cifar100()
     chosen = np.random.default_rng(0).permutation(len(data.y))[:IMAGES]
     X, y = (torch.as_tensor(part[chosen]).to(device) for part in (data.X, data.y))
     generator, mixing = torch.Generator(device=device).manual_seed(0), np.random.default_rng(0)

@@ -22,8 +22,11 @@ from loopback import loopback
 from tacitly import neural
 from tacitly.arrays import Array
 from tacitly.deployment.join import personalize, take_heads
+from tacitly.deployment.settings import Settings
 from tacitly.federation import wire
 from tacitly.federation.bounds import BoundExceeded, check_form
+from tacitly.federation.flower.masks import hidden_size
+from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import Node
 from tacitly.federation.query import synthetic_rows
 from tacitly.federation.shard import Shard
@@ -32,6 +35,7 @@ from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.update import public_start
 from tacitly.neural.table_network.named_network import NamedNetwork
 from tacitly.neural.table_network.queries import NetworkHeads, NetworkUpdate, SeenRows
+from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import Ledger
 
 CLASSES = {"classes": (0, 1), "feature_range": (-6, 6)}
@@ -264,6 +268,71 @@ def test_a_run_that_was_interrupted_goes_on_between_sites_and_asks_nothing_twice
     model.set_params(ledger=Ledger(tmp_path / "ledger")).fit()
     assert len(place.transport.asked) - asked_before == 6  # three nodes: the second round, and heads
     assert promised(model) == promised(fit(name, users(60, name=name), epsilon=8.0))
+
+
+SECRET = {"trust": "secure", "ceiling": Budget(epsilon=1e6, delta=1e-6)}
+
+
+@pytest.mark.parametrize("name", ["network", "network, classes"])
+def test_a_network_is_learned_from_masked_sums_and_certified(name: str, tmp_path: Path) -> None:
+    place = loopback(users(60, name=name), tmp_path, **SECRET)
+    model = fit(name, None, place, epsilon=8.0)
+    assert model.certificate_.certified
+    assert "masks it" in model.certificate_.trust
+    assert {Ask.from_bytes(data).kind for _, data in place.transport.asked} == {"sum", "agree", "unmask", "heads"}
+    for site in range(3):  # each accounts for what it spent, with the noise of a majority of the sites
+        with Ledger(tmp_path / f"node{site}" / "node.ledger") as own:
+            assert own.spent() == pytest.approx(model.certificate_.epsilon, rel=1e-6)
+
+
+def test_a_masked_sum_of_updates_is_the_sum_in_one_process_and_each_answer_alone_is_uniform(tmp_path: Path) -> None:
+    _, query, _ = asked(NUMBERS)
+    cohort = users(60)
+    place, seen = loopback(cohort, tmp_path, 5, **SECRET), []
+
+    def note(node: int, answer: bytes) -> list[tuple[int, bytes]]:
+        total = Answer.from_bytes(answer).total
+        assert total is not None
+        if len(total) > 2 * query.coordinates:  # an answer with shares, not a vote or a sum of shares
+            seen.append(total[: query.coordinates])
+        return [(node, answer)]
+
+    place.transport.meddle = note
+    event = GaussianEvent(sigma=1e-3, sensitivity=Sensitivity.of_clip(1.0, acute=False))
+    federation = place.federation(Ledger().run("masked", config={}, certified=False))
+    released = federation.release(query, event, "updates")
+    exact = query.block_sum(cohort.X, cohort.y, cohort.offsets, 1.0)
+    error = released - exact
+    assert np.linalg.norm(exact) > 10.0
+    # Normal noise of at most 2 · 1e-3: beyond eight deviations once in 1e13 draws of 92 numbers.
+    assert np.abs(error).max() < 8 * federation.sum_sigma(event) < 0.016
+    assert len(seen) == 5
+    assert np.median(np.abs(np.array(seen, dtype=np.float64))) > 2.0**58  # far beyond any sum of 60 users
+
+
+def test_masked_sums_of_a_network_survive_a_lost_site_and_an_interruption(tmp_path: Path) -> None:
+    name = "network"
+    place = loopback(users(60, name=name), tmp_path, 5, **SECRET)
+    model = EVERY[name][0].build(epsilon=8.0, **EVERY[name][1].parameters)
+
+    def stop(release: str) -> None:
+        raise KeyboardInterrupt
+
+    model.set_params(engine=place, ledger=Ledger(tmp_path / "ledger"))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(on_release=stop)
+    del place.transport.nodes[14]  # four of five are left: enough, and certified as before
+    model.set_params(ledger=Ledger(tmp_path / "ledger")).fit()
+    assert promised(model) == promised(fit(name, users(60, name=name), epsilon=8.0))
+
+
+def test_masked_answers_of_a_network_fit_into_what_a_coordinator_accepts(tmp_path: Path) -> None:
+    options = {"classes": [0, 1, 2], "shape": [1, 4, 4]}
+    cards = tuple(loopback(rows(IMAGES), tmp_path, 3, **SECRET).roster.values())
+    settings = Settings(
+        server="-", out="-", epsilon=1.0, method="networks", options=options, cards=cards, trust="secure"
+    )
+    assert 8 * hidden_size(asked(IMAGES)[1].coordinates, 3) < settings.longest_answer
 
 
 def test_threads_that_leave_at_different_times_restore_the_number_of_threads() -> None:
