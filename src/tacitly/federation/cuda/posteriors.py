@@ -337,14 +337,13 @@ def _kept(
 
 def _design(own: Own, units: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows as (1, standardised features) and standardised targets, as the units say."""
-    home = import_module(type(units).__module__)
     used = torch.as_tensor(units.used).to(device)
     center, gain = numbers(units.center[units.used], device), numbers(units.gain[units.used], device)
     rows = (own.rows[:, used] - center) * gain
     rows = torch.where(torch.isfinite(rows), rows, 0.0)
     size = rows.abs()
-    bounded = (home.KNEE * (1.0 + torch.log(size.clamp(min=home.KNEE) / home.KNEE))).clamp(max=home.LIMIT)
-    rows = torch.where(size <= home.KNEE, rows, torch.sign(rows) * bounded)
+    bounded = (units.knee * (1.0 + torch.log(size.clamp(min=units.knee) / units.knee))).clamp(max=2.0 * units.knee)
+    rows = torch.where(size <= units.knee, rows, torch.sign(rows) * bounded)
     if units.size > len(used):
         rows = torch.cat([torch.ones_like(own.targets)[:, None], rows], dim=1)
     return rows, (own.targets - units.level) / (units.spread or 1.0)

@@ -16,7 +16,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, read_only
 from tacitly.heads.losses import LARGEST_SCORE
 from tacitly.methods.mixed_effects import propagation
-from tacitly.methods.mixed_effects.posterior import CURVED, Coordinates, Posteriors, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior
 
 CODES = {"logistic": propagation.LOGISTIC, "poisson": propagation.POISSON}
 
@@ -45,7 +45,7 @@ class LossPosteriors(Posteriors):
 
 def loss_posteriors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior) -> LossPosteriors:
     """Return the posteriors of several users under a public prior; a user without rows has the prior."""
-    return propagated(units.design(X, *CURVED), np.asarray(y, dtype=np.float64), offsets, prior)
+    return propagated(units.design(X), np.asarray(y, dtype=np.float64), offsets, prior)
 
 
 def propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -> LossPosteriors:

@@ -25,7 +25,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.heads.base import HeadWork
 from tacitly.methods.mixed_effects.likelihoods import class_by_class, propagated
-from tacitly.methods.mixed_effects.posterior import CURVED, Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 
 SCALES = {0.5: 0.27, 2.0: 0.33, 4.0: 0.15, 8.0: 0.07}
 """For classes: by what S is multiplied, and how often users are expected to be so, relative to S itself.
@@ -70,7 +70,7 @@ class LossPosteriorHeads(HeadWork):
         return (self.prior.mean.size + size * (size + 1) // 2,)
 
     def _block(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        design, targets = self.units.design(X, *CURVED), np.asarray(y, dtype=np.float64)
+        design, targets = self.units.design(X), np.asarray(y, dtype=np.float64)
         weights, total = [], np.zeros((len(offsets) - 1, self.units.size, self.units.size))
         for own, prior in class_by_class(targets, self.prior):
             mean, covariances = mixed_posteriors(design, own, offsets, prior)

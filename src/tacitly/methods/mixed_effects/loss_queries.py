@@ -22,7 +22,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors, propagated
-from tacitly.methods.mixed_effects.posterior import CURVED, Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import GROUPS, Measured, directions, share_roots
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
@@ -279,7 +279,7 @@ class Evidences(_LossQuery):
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return differences of log evidences, zeros for a user whose rows cannot be used."""
-        design, targets = self.units.design(X, *CURVED), np.asarray(y, dtype=np.float64)
+        design, targets = self.units.design(X), np.asarray(y, dtype=np.float64)
         usual = propagated(design, targets, offsets, self.prior)
         classes = max(1, self.prior.mean.size // self.units.size)
         out = np.zeros((len(usual.rows), len(self.scales)))

@@ -22,15 +22,8 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.methods.shared.batch import per_user
 
-KNEE, LIMIT = 20.0, 60.0
-"""Standardised features beyond ±KNEE grow logarithmically, up to ±LIMIT: an absurd cell does not rule a user's fit.
-
-Far out, because columns have long tails: a delay of ten hours lies 30 deviations of a usual delay away, and predicts a
-late arrival no less than ten minutes do.
-"""
-
-CURVED = (5.0, 10.0)
-"""The same for classes and counts, whose log odds and log rates do not stay linear that far."""
+KNEE = 5.0
+"""Standardised features beyond ±knee grow logarithmically, up to twice that: no absurd cell rules a user's fit."""
 
 _CELLS = 1 << 21  # numbers that products of columns may take at once
 
@@ -41,17 +34,20 @@ class Coordinates:
 
     A gain of zero leaves a feature out: z has an entry for each of the others. A missing feature counts as its center,
     the population's mean. A spread of zero means that the target's scale was not found: there is too little to learn
-    from.
+    from. ``knee``: up to where standardised features are taken as they are.
     """
 
     center: Array
     gain: Array
     level: float
     spread: float
+    knee: float = KNEE
 
     def __post_init__(self) -> None:
         check_shape("center", self.center, None)
         check_shape("gain", self.gain, len(self.center))
+        if not 1.0 <= self.knee <= 1000.0:
+            raise ValueError(f"knee must be between 1 and 1000. Found {self.knee!r}.")
         if not (np.isfinite(self.center).all() and (self.gain >= 0).all() and self.spread >= 0):
             raise ValueError("centers must be finite, gains and the spread not negative.")
 
@@ -65,13 +61,13 @@ class Coordinates:
         """Number of weights, p: the intercept and the features that are used."""
         return 1 + int(np.count_nonzero(self.gain))
 
-    def design(self, X: Rows, knee: float = KNEE, limit: float = LIMIT) -> Array:
+    def design(self, X: Rows) -> Array:
         """Return rows as (1, standardised features)."""
-        used = self.used
+        used, knee = self.used, self.knee
         rows = (np.asarray(X[:, used], dtype=np.float64) - self.center[used]) * self.gain[used]
         rows = np.where(np.isfinite(rows), rows, 0.0)
         size = np.abs(rows)
-        bounded = np.minimum(knee * (1.0 + np.log(np.maximum(size, knee) / knee)), limit)
+        bounded = np.minimum(knee * (1.0 + np.log(np.maximum(size, knee) / knee)), 2.0 * knee)
         rows = np.where(size <= knee, rows, np.sign(rows) * bounded)
         return np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
 
@@ -89,14 +85,14 @@ class Slopes(Coordinates):
         """Number of weights, p: the features that are used."""
         return int(np.count_nonzero(self.gain))
 
-    def design(self, X: Rows, knee: float = KNEE, limit: float = LIMIT) -> Array:
+    def design(self, X: Rows) -> Array:
         """Return rows as standardised features."""
-        return super().design(X, knee, limit)[:, 1:]
+        return super().design(X)[:, 1:]
 
     @property
     def levelled(self) -> Coordinates:
         """The same with an intercept, as kernels take it."""
-        return Coordinates(self.center, self.gain, self.level, self.spread)
+        return Coordinates(self.center, self.gain, self.level, self.spread, self.knee)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 from tacitly.methods.mixed_effects.heads import variances
 from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
-from tacitly.methods.mixed_effects.posterior import CURVED, KNEE, LIMIT, Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Rules:
 
     def scores(self, rows: npt.NDArray[np.floating], heads: Array) -> tuple[Array, Array]:
         """Return posterior means of scores (one per class where there are several), and their variances."""
-        shape = (KNEE, LIMIT) if self.prior.loss == "squared" else CURVED
-        design, mean = self.units.design(rows, *shape), self.prior.mean
+        design, mean = self.units.design(rows), self.prior.mean
         weights = heads[:, : mean.size].reshape(-1, *mean.shape)
         spread = np.maximum(variances(design, heads[:, mean.size :]), 0.0)
         return np.einsum("ip,i...p->i...", design, weights), spread

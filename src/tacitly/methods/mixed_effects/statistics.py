@@ -20,7 +20,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.statistics import Statistics
-from tacitly.methods.mixed_effects.posterior import KNEE, LIMIT, Coordinates, Prior, Slopes
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
 from tacitly.methods.shared.batch import norms_of
 from tacitly.privacy.clipping import GUARD
 
@@ -387,7 +387,7 @@ def _rows_and_units(X: Rows, y: Rows, offsets: Offsets, units: Coordinates) -> t
     check_shape("y", y, len(X))
     used = units.used
     rows, targets = read_only(np.ascontiguousarray(X)), read_only(np.ascontiguousarray(y))
-    public = used, units.center[used], units.gain[used], units.level, units.spread or 1.0, KNEE, LIMIT
+    public = used, units.center[used], units.gain[used], units.level, units.spread or 1.0, units.knee, 2.0 * units.knee
     return rows, targets, offsets, *public
 
 
