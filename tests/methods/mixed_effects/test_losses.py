@@ -65,6 +65,7 @@ def queries(prior: Prior) -> dict[str, BatchQuery]:
     }
 
 
+EVIDENCES = ["two classes, evidences", "three classes, evidences"]
 QUERIES = {f"{kind}, {name}": query for kind, prior in PRIORS.items() for name, query in queries(prior).items()}
 
 
@@ -104,7 +105,7 @@ def test_absurd_rows_send_something_finite_within_the_bound(name: str) -> None:
     assert 0.999 * bound < np.linalg.norm(clipped(query, (X, y), bound)) <= bound
 
 
-@pytest.mark.parametrize("name", ["two classes, measured score", "three classes, spread", "counts, sizes"])
+@pytest.mark.parametrize("name", ["two classes, measured score", "three classes, spread", "counts, sizes", *EVIDENCES])
 def test_neighbours_are_within_the_bound_and_a_canary_attains_it(name: str) -> None:
     query = QUERIES[name]
     X, y, _ = ragged([40], name, seed=1)
