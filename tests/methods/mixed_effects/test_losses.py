@@ -20,6 +20,7 @@ from tacitly.baselines.mixed_loss_model import MixedLossModel
 from tacitly.data.validation import DataError
 from tacitly.federation.wire import decode, encode
 from tacitly.methods.mixed_effects import loss_algorithm, propagation
+from tacitly.methods.mixed_effects.algorithm import Newton
 from tacitly.methods.mixed_effects.likelihoods import propagated
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads, mixed_posteriors
 from tacitly.methods.mixed_effects.loss_queries import (
@@ -64,6 +65,7 @@ def queries(prior: Prior) -> dict[str, BatchQuery]:
     }
 
 
+EVIDENCES = ["two classes, evidences", "three classes, evidences"]
 QUERIES = {f"{kind}, {name}": query for kind, prior in PRIORS.items() for name, query in queries(prior).items()}
 
 
@@ -103,7 +105,7 @@ def test_absurd_rows_send_something_finite_within_the_bound(name: str) -> None:
     assert 0.999 * bound < np.linalg.norm(clipped(query, (X, y), bound)) <= bound
 
 
-@pytest.mark.parametrize("name", ["two classes, measured score", "three classes, spread", "counts, sizes"])
+@pytest.mark.parametrize("name", ["two classes, measured score", "three classes, spread", "counts, sizes", *EVIDENCES])
 def test_neighbours_are_within_the_bound_and_a_canary_attains_it(name: str) -> None:
     query = QUERIES[name]
     X, y, _ = ragged([40], name, seed=1)
@@ -213,6 +215,21 @@ def test_variances_of_people_who_always_answer_alike_are_found() -> None:
     model = tacitly.MixedEffects(epsilon=1.0, loss="logistic").fit(X, rng.random(len(users)) < expit(scores), users)
     assert 15 < model.covariance_[0, 0] < 70
     assert (np.abs(model.coef_) > 0.6).all()
+
+
+def test_rounds_in_stretched_coordinates_differ_by_the_stretch_alone() -> None:
+    """What their noise is, that of slopes included, does not depend on the unit of the weights."""
+    at, slope, factor = np.array([0.5, -0.3]), np.array([[2.0, 0.1], [0.0, 1.0]]), 3.0
+    plain, stretched = Newton(2, 100), Newton(2, 100)
+    for newton in (plain, stretched):
+        newton.add(slope, np.array([0.2, 0.4]), at, 0.1, 0.3, np.full(2, 0.01))
+    stretched.stretch(factor)
+    precision, right, extra, shared = plain._sums(at - 1.0, np.eye(2))
+    found = stretched._sums(factor * (at - 1.0), factor**2 * np.eye(2))
+    np.testing.assert_allclose(factor**2 * (found[0] - np.eye(2)), precision - np.eye(2))
+    np.testing.assert_allclose(factor * found[1], right)
+    np.testing.assert_allclose(factor**2 * found[2], extra)
+    np.testing.assert_allclose(factor * found[3], shared)
 
 
 def test_rows_of_one_kind_say_that_their_user_is_far_off() -> None:

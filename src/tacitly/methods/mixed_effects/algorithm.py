@@ -311,7 +311,10 @@ class Newton:
     def stretch(self, factor: float) -> None:
         """Multiply the weights by ``factor``, as if all rounds had been taken in coordinates stretched by it."""
         self._weights = self._weights * factor
-        self._rounds = [(one[0] / factor, one[1], one[2] * factor, one[3], one[4], one[5]) for one in self._rounds]
+        self._rounds = [
+            (slope / factor, score, at * factor, noise, slope_noise / factor, sampling)
+            for slope, score, at, noise, slope_noise, sampling in self._rounds
+        ]
 
     def covariance(self) -> Array:
         """Return the covariance of the estimate's error; 1.1 for the information matrix being noisy itself.
