@@ -81,11 +81,11 @@ _INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
 _SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
 _NOISE = 0.3
 _USUAL = (0.95, 0.35)  # slope and squared length of clipped scores
-_PLACES = {"logistic": ("1.1", "growth", "2.1", "2.3"), "poisson": ("1.1", "1.2", "growth", "2.1", "2.2", "2.3")}
+_PLACES = {"logistic": ("1.2", "growth", "2.3"), "poisson": ("1.1", "1.2", "growth", "2.1", "2.2", "2.3")}
 """After which rounds variances are corrected."""
 _TRIED = np.array([0.5, 2.0])  # by what deviations are multiplied, for users to compare
 _DRAWN = 0.346  # by about which a variance of log odds draws shares of classes to even: (16√3/15π)²
-_UNKNOWN, _REGROWN, _DRIFT = (1.5, 1.0), 0.2, 0.05  # variances of the logarithms of variances: at first, later, added
+_UNKNOWN, _REGROWN, _DRIFT = (2.5, 1.0), 0.5, 0.05  # variances of the logarithms of variances: at first, later, added
 
 
 @dataclass(frozen=True)
