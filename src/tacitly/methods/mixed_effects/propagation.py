@@ -37,6 +37,8 @@ LOGISTIC, POISSON = 1, 2
 _SETTLED = 1e-3  # change of a row's mean, in posterior standard deviations, below which a user is done
 _NODES, _REACH = 25, 3.0  # of the quadrature: x = mode + width·sinh t at equal steps of t over ± REACH, for long tails
 _LARGEST = 30.0  # of a log rate
+_MODE_STEPS = 40  # at most, to the mode: five are usual, more where the variance is large
+_WIDE = 3.2  # nodes reach at least three deviations, also where the factor bends sharply at its mode
 
 _STEPS = np.linspace(-_REACH, _REACH, _NODES)
 _SINH, _COSH = np.sinh(_STEPS), np.cosh(_STEPS)
@@ -224,7 +226,7 @@ def _tilted_share(center, variance):
     """:func:`_tilted` for y = 1 and p = 1/(1 + exp(−η))."""
     mode = _logistic_mode(center, variance)
     share = _share(mode)
-    width = 1.0 / math.sqrt(1.0 / variance + share * (1.0 - share))
+    width = max(1.0 / math.sqrt(1.0 / variance + share * (1.0 - share)), math.sqrt(variance) / _WIDE)
     most, half = 0.5 * (mode - center) ** 2 / variance, 0.5 / variance
     total, first, second, slopes, squares, bends = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for node in range(_NODES):
@@ -291,16 +293,19 @@ def _logistic_mode(center, variance):
     """Return the x that maximises log p(1 | x) − (x − μ)²/2V, by Newton's method inside a shrinking bracket."""
     low, high = center, center + variance
     x = low + min(1.0, 0.5 * variance)
-    for _ in range(6):
+    for _ in range(_MODE_STEPS):
         share = _share(-x)
         error = x - center - variance * share
         if error > 0.0:
             high = min(high, x)
         else:
             low = max(low, x)
-        x -= error / (1.0 + variance * share * (1.0 - share))
+        step = error / (1.0 + variance * share * (1.0 - share))
+        x -= step
         if not low < x < high:
             x = 0.5 * (low + high)
+        elif abs(step) < 1e-9:
+            break
     return x
 
 
