@@ -117,7 +117,7 @@ class _Posteriors:
     """Mixed effects: posteriors around a public prior."""
 
     def __init__(self, public: Arrays, private: Arrays, loss: Loss) -> None:
-        units = Coordinates(public["center"], public["gain"], *(float(value) for value in public["target"]))
+        units = Coordinates.stored(public)
         prior = Prior(public["mean"], public["root"], float(public["noise"][0]), loss.name)
         inflation, weak = public["calibration"]
         self._rules, self._loss = Rules(units, prior, public["mean_covariance"], float(inflation), bool(weak)), loss

@@ -234,6 +234,11 @@ def test_rounds_in_stretched_coordinates_differ_by_the_stretch_alone() -> None:
     np.testing.assert_allclose(factor * found[3], shared)
 
 
+def test_asks_for_more_classes_than_anybody_has_are_refused() -> None:
+    with pytest.raises(ValueError, match="classes"):
+        LossSpread(UNITS, Prior(np.zeros((1001, P)), ROOT, 0.3, "logistic"), 1.0)
+
+
 def test_rows_of_one_kind_say_that_their_user_is_far_off() -> None:
     prior, ten = Prior(np.zeros(1), np.eye(1), 1.0, "logistic"), np.array([0, 10])
     usual = propagated(np.ones((10, 1)), np.ones(10), ten, prior).means

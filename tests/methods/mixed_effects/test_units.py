@@ -10,6 +10,7 @@ import pytest
 from tacitly.arrays import Array
 from tacitly.methods.mixed_effects import units
 from tacitly.methods.mixed_effects.algorithm import Settings
+from tacitly.methods.mixed_effects.posterior import Coordinates
 from tacitly.privacy.guarantee import Budget
 
 ROWS = 6
@@ -156,3 +157,18 @@ def test_typical_scales_are_right_within_a_factor_of_two_with_two_thousand_users
         cells = [60 + 15 * rng.normal(size=2000 * ROWS), rng.normal(size=2000 * ROWS), 5 + rng.random(2000 * ROWS)]
         _, scales = found(cells, 1.0, seed)
         assert all(0.5 < scale / cell.std() < 2.0 for cell, scale in zip(cells, scales, strict=True))
+
+
+def test_units_of_a_folder_without_a_knee_are_read_and_others_refused() -> None:
+    arrays = {"center": np.zeros(1), "gain": np.ones(1), "target": np.array([3.0, 2.0])}
+    assert Coordinates.stored(arrays).knee == 5.0
+    wider = Coordinates(np.zeros(1), np.ones(1), 3.0, 2.0, 20.0)
+    assert Coordinates.stored({**arrays, "target": wider.target_array()}).knee == 20.0
+    with pytest.raises(ValueError, match="two or three"):
+        Coordinates.stored({**arrays, "target": np.ones(4)})
+
+
+def test_columns_stay_linear_up_to_the_knee_and_are_bounded_beyond() -> None:
+    units = Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0, 20.0)
+    cells = np.array([[-15.0], [19.0], [40.0], [1e300]])
+    np.testing.assert_allclose(units.design(cells)[:, 1], [-15.0, 19.0, 20.0 * (1 + np.log(2)), 40.0])

@@ -63,7 +63,7 @@ _COVERAGE, _COVERED = (0.03, 0.12), 0.01  # more where users are few: noise of t
 _LOG_CLIP, _RATIO_CLIP = math.sqrt(3.0), 2.2
 _USUAL = (0.8, 0.65)  # slope and squared length of clipped scores
 _LEAST_SCORE = 0.5  # scores have a mean square of about one under the right prior
-_STRAIGHTEST = 20.0
+_STRAIGHTEST = 20.0  # deviations up to which features are taken as they are, if users are many
 _LEAST_VARIANCE = 0.5  # of what the population's slopes leave unexplained, see Learner._rescale
 
 Bounds = tuple[tuple[float, float] | None, ...]

@@ -301,7 +301,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return {
             "center": self.units_.center,
             "gain": self.units_.gain,
-            "target": np.array([self.units_.level, self.units_.spread, self.units_.knee]),
+            "target": self.units_.target_array(),
             "mean": self.prior_.mean,
             "root": self.prior_.root,
             "noise": np.array([self.prior_.noise]),
@@ -311,7 +311,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set units, prior and calibration; no user has a posterior yet."""
-        self.units_ = Coordinates(arrays["center"], arrays["gain"], *(float(value) for value in arrays["target"]))
+        self.units_ = Coordinates.stored(arrays)
         self.prior_ = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]), self.loss)
         self.mean_covariance_ = arrays["mean_covariance"]
         self._inflation, self._weak = float(arrays["calibration"][0]), bool(arrays["calibration"][1])
@@ -384,7 +384,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             return {
                 "center": learned.units.center,
                 "gain": learned.units.gain,
-                "target": np.array([learned.units.level, learned.units.spread, learned.units.knee]),
+                "target": learned.units.target_array(),
                 "mean": learned.prior.mean,
                 "root": learned.prior.root,
                 "noise": np.array([learned.prior.noise]),

@@ -87,6 +87,7 @@ class _LossQuery(BatchQuery):
 
     def __post_init__(self) -> None:
         check_shape("root", self.prior.root, self.units.size, self.units.size)
+        check_size("classes", self.prior.mean.size // self.units.size, MOST_CLASSES)  # each is a posterior to compute
         if self.prior.loss == "squared":
             raise ValueError("loss must be 'logistic' or 'poisson'. Found 'squared'.")
 

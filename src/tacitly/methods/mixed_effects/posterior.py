@@ -14,7 +14,9 @@ everything after that has one p×p matrix per user, whose place in memory does n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +52,18 @@ class Coordinates:
             raise ValueError(f"knee must be between 1 and 1000. Found {self.knee!r}.")
         if not (np.isfinite(self.center).all() and (self.gain >= 0).all() and self.spread >= 0):
             raise ValueError("centers must be finite, gains and the spread not negative.")
+
+    @classmethod
+    def stored(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
+        """Return the units that a model folder has stored; one without a knee was written before it could vary."""
+        target = [float(value) for value in arrays["target"]]
+        if len(target) not in (2, 3):
+            raise ValueError(f"units of the target are two or three numbers. Found {len(target)}.")
+        return cls(arrays["center"], arrays["gain"], *target)
+
+    def target_array(self) -> Array:
+        """Return the numbers that a model folder stores beside centers and gains."""
+        return np.array([self.level, self.spread, self.knee])
 
     @property
     def used(self) -> npt.NDArray[np.int64]:
