@@ -1,4 +1,4 @@
-"""A few rows of each user for the start, where users are so many that more rows would not make the fit better.
+"""A few rows of each user for the start, where users are so many that more rows would hardly make the fit better.
 
 The start (a whitening and a first basis) need not be as good as the fit: the rounds correct it. What it must do is
 stand out of the noise of its two releases and of the spread of users. Where it does so by a wide margin with a few rows
