@@ -39,6 +39,7 @@ def run(*words: str) -> str:
         "papers.centaur",
         "papers.centaur_linear",
         "papers.centaur_starts",
+        "papers.centaur_allocation",
         "papers.centaur_table1",
         "papers.centaur_writers",
         "papers.centaur_names",

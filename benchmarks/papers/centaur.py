@@ -85,15 +85,20 @@ class Public(NamedTuple):
     directions: int
 
 
-def shards(name: str, data: images.Images, n: int, classes: int, seed: int, share: float = 0.9) -> Task:
-    """Return the paper's allocation: 90 % of the training rows, S classes per user, and all test rows of those."""
+def shards(
+    name: str, data: images.Images, n: int, classes: int, seed: int, share: float = 0.9, distinct: bool = True
+) -> Task:
+    """Return 90 % of the training rows, with S classes per user, and all test rows of those.
+
+    Without ``distinct`` a user may draw a class twice, which then counts twice in training rows and tests.
+    """
     rng = np.random.default_rng(1000 + seed)
     kept = []
     for c in range(int(data.y.max()) + 1):
         mine = rng.permutation(np.flatnonzero(data.y == c))
         kept.append(mine[: int(share * len(mine))])
     train = np.concatenate(kept)
-    dealt = class_shards(data.y[train], n, classes, random_state=seed)
+    dealt = class_shards(data.y[train], n, classes, distinct=distinct, random_state=seed)
     chosen = train[dealt.rows]
     by_class = [np.flatnonzero(data.test_y == c) for c in range(int(data.y.max()) + 1)]
     test = [np.concatenate([by_class[c] for c in own]) for own in dealt.classes]

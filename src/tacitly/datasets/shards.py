@@ -16,9 +16,14 @@ class Shards(NamedTuple):
 
 
 def class_shards(
-    labels: npt.ArrayLike, users: int, classes_per_user: int, *, random_state: int | None = None
+    labels: npt.ArrayLike,
+    users: int,
+    classes_per_user: int,
+    *,
+    distinct: bool = True,
+    random_state: int | None = None,
 ) -> Shards:
-    """Divide rows among users with ``classes_per_user`` distinct classes each, in equal shares.
+    """Divide rows among users with ``classes_per_user`` classes each, in equal shares.
 
     Classes are assigned as evenly as possible, and every user gets the same number of rows of each of its classes (a
     remainder is left out).
@@ -29,6 +34,9 @@ def class_shards(
         Class numbers from 0, one per row.
     users, classes_per_user
         n and S.
+    distinct
+        Whether a user's classes are all different. If not, users draw S shares at random and may draw a class twice:
+        they have *at most* S classes, as in Collins et al. (2021) and the papers that follow their allocation.
     random_state
         Seed of the assignment.
 
@@ -37,28 +45,34 @@ def class_shards(
     >>> shards = class_shards(np.repeat(np.arange(10), 60), users=20, classes_per_user=3, random_state=0)
     >>> shards.rows.shape, all(len(set(classes)) == 3 for classes in shards.classes)
     ((20, 30), True)
+    >>> shards = class_shards(np.repeat(np.arange(10), 60), 20, 3, distinct=False, random_state=0)
+    >>> shards.rows.shape, sum(len(set(classes)) < 3 for classes in shards.classes)
+    ((20, 30), 4)
     """
     numbers = np.asarray(labels, dtype=np.int64)
     count = int(numbers.max()) + 1
     if not 1 <= classes_per_user <= count:
         raise ValueError(f"classes_per_user must lie between 1 and {count}. Found {classes_per_user!r}.")
     rng = np.random.default_rng(random_state)
-    classes = _assign(users, classes_per_user, count, rng)
-    holders = [np.flatnonzero((classes == c).any(axis=1)) for c in range(count)]
-    share = min(np.count_nonzero(numbers == c) // len(holders[c]) for c in range(count) if len(holders[c]))
+    classes = _assign(users, classes_per_user, count, distinct, rng)
+    places = [np.argwhere(classes == c) for c in range(count)]
+    share = min(np.count_nonzero(numbers == c) // len(places[c]) for c in range(count) if len(places[c]))
     if share < 1:
         raise ValueError(f"{len(numbers)} rows are too few for {users} users with {classes_per_user} classes each.")
     rows = np.zeros((users, classes_per_user, share), dtype=np.int64)
     for c in range(count):
         pool = rng.permutation(np.flatnonzero(numbers == c))
-        for position, user in enumerate(holders[c]):
-            rows[user, np.flatnonzero(classes[user] == c)[0]] = pool[position * share : (position + 1) * share]
+        for i, (user, place) in enumerate(places[c]):
+            rows[user, place] = pool[i * share : (i + 1) * share]
     return Shards(rows.reshape(users, -1), classes)
 
 
-def _assign(users: int, each: int, count: int, rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Assign classes evenly, then swap classes between users until no user has one twice."""
+def _assign(users: int, each: int, count: int, distinct: bool, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Assign classes evenly; if they must be distinct, swap classes between users until no user has one twice."""
     rounds = -(-users * each // count)
+    if not distinct:
+        dealt = rng.permutation(np.tile(np.arange(count), rounds))[: users * each]
+        return dealt.reshape(users, each).astype(np.int64)
     held = np.concatenate([rng.permutation(count) for _ in range(rounds)])[: users * each].reshape(users, each)
     while True:
         repeated = [i for i in range(users) if len(set(held[i].tolist())) < each]
