@@ -135,6 +135,7 @@ bench-gpu: $(ALL)
 	$(BIN)/python -m benchmarks.speed.cuda
 	$(BIN)/python -m benchmarks.papers.centaur_starts
 	$(BIN)/python -m benchmarks.papers.centaur_rounds
+	$(BIN)/python -m benchmarks.papers.centaur_allocation
 	$(BIN)/python -m benchmarks.papers.centaur_writers
 	$(BIN)/python -m benchmarks.papers.centaur_names
 	$(BIN)/python -m benchmarks.adapters
