@@ -42,11 +42,13 @@ FORMS: dict[str, str] = {
     "fedpower.gram.ShiftedGram": "rows_as_units:shifted_gram",
     "fedpower.power.PowerStep": "rows_as_units:power_step",
     "shared.norm_histogram.NormHistogram": "rows_as_units:norm_histogram",
+    "low_rank_sparse.queries.SparseStep": "sparse_step:sparse_step",
 }
 """The function that makes the form, by the query's class."""
 
 NORMS: dict[str, str] = {
     "shared.central.Correction": "contributions:correction_norms",
+    "low_rank_sparse.queries.SparseStep": "sparse_step:sparse_norms",
     "mixed_effects.queries.WithinVariance": "contributions:within_norms",
     "mixed_effects.queries.Information": "posteriors:information_norms",
     "mixed_effects.queries.Score": "posteriors:score_norms",
