@@ -232,6 +232,15 @@ def test_a_subclass_has_no_form_because_it_may_compute_something_else() -> None:
     assert form_of(Other(BASIS, METRIC, 0.4, WHITENING), Context(torch.device("cpu"), True, 0)) is None
 
 
+def test_many_columns_are_solved_as_few_are() -> None:
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 9, 5)))
+    rows[3, 0, 0], rows[4] = torch.nan, 0.0  # neither number in the system, nor an inverse
+    systems = (rows.mT @ rows).permute(1, 2, 0)[:, :-1].contiguous()
+    few, many = sparse_fits._solved(systems), sparse_fits._solved_at_once(systems)
+    assert torch.isfinite(few).all(dim=1).tolist() == torch.isfinite(many).all(dim=1).tolist() == [1, 1, 1, 0, 0, 1]
+    assert torch.allclose(few[[0, 1, 2, 5]], many[[0, 1, 2, 5]], rtol=1e-9)
+
+
 def test_constants_of_sparse_fits_are_those_of_the_local_engine() -> None:
     from tacitly.methods.low_rank_sparse import array_choices, array_fits, queries
 
