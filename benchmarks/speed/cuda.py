@@ -4,8 +4,9 @@
 
 * one round of Private FedRep for 1,000,000 users, from the query to integers on the host, against the time to read the
   rows once (their sum) and against plain batched PyTorch, in one run;
-* the releases of mixed effects, of the start of Private FedRep, of FedPower and of LowRankSparse (with a given number
-  of personal coordinates, and with as many as each user's cross-validation says) in the same way;
+* the releases of mixed effects, of the start of Private FedRep and its round for classes, of FedPower and of
+  LowRankSparse (with a given number of personal coordinates, and with as many as each user's cross-validation says) in
+  the same way;
 * how far Triton kernels and plain PyTorch, both on the device, are apart, whether two runs give the same integers, and
   how far the device's sums are from those of the queries' definitions in NumPy, one user after the other.
 
@@ -32,10 +33,11 @@ from tacitly.federation.cuda.forms import Context, form_of
 from tacitly.federation.cuda.rows import DeviceRows, Span
 from tacitly.federation.cuda.sums import BLOCK, ROW_BLOCK, integer_sums
 from tacitly.federation.query import Query
+from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.methods.fedpower.gram import ShiftedGram
 from tacitly.methods.fedpower.power import PowerStep
-from tacitly.methods.fedrep.queries import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseStep
 from tacitly.methods.mixed_effects import queries as about
@@ -121,6 +123,10 @@ def other_queries(d: int, k: int) -> dict[str, tuple[Any, float]]:
     return {
         "Private FedRep, feature moment": (FeatureMoment(d), 1.0),
         "Private FedRep, direction votes": (DirectionVote(whitening(d, 8)), 1.0),
+        "Private FedRep, round for two classes": (
+            LossStep(basis, np.eye(k), 0.3, whitening(d, 8), Loss("logistic"), True),
+            1.0,
+        ),
         "FedPower, Gram matrix": (ShiftedGram(np.zeros(d), 1.0), 50.0),
         "FedPower, power step": (PowerStep(basis, np.zeros(d), 1.0), 20.0),
     }

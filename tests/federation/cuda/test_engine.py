@@ -31,7 +31,10 @@ def exact(shard: Shard, **options: object) -> np.ndarray:
     return np.asarray(shard.exact_sum(STEP, 1.0, GRID, **options)) * GRID  # type: ignore[arg-type]
 
 
-ON_DEVICE = ("fedrep", "fedrep, intercepts", "mixed effects", "sparse", "sparse, chosen", "sparse, central")
+ON_DEVICE = (
+    *("fedrep", "fedrep, intercepts", "logistic", "three classes", "hinge", "poisson"),
+    *("mixed effects", "sparse", "sparse, chosen", "sparse, central"),
+)
 
 
 @pytest.mark.parametrize("name", ON_DEVICE)

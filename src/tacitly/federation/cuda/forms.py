@@ -22,9 +22,11 @@ _FOLDER, _METHODS = "tacitly.federation.cuda", "tacitly.methods"
 
 FORMS: dict[str, str] = {
     "fedrep.queries.BasisStep": "basis_step:basis_step",
+    "fedrep.queries.LossStep": "loss_step:loss_step",
     "shared.whitening.FeatureMoment": "start:feature_moment",
     "shared.whitening.ScaledMoment": "start:feature_moment",
     "shared.direction_votes.DirectionVote": "start:direction_vote",
+    "shared.direction_votes.ClassVote": "start:class_vote",
     "shared.column_scales.ColumnScales": "contributions:column_scales",
     "shared.central.CentralStep": "contributions:central_step",
     "shared.typical_norm.TypicalNorm": "contributions:typical_norm",

@@ -52,6 +52,13 @@ class Users:
         """Add up the rows of each user."""
         return per_user(values, self.counts)
 
+    def largest(self, values: torch.Tensor) -> torch.Tensor:
+        """Return each user's largest number; zero for a user without rows, or with no number above it."""
+        if not len(values):
+            return values.new_zeros(len(self.counts))
+        found = torch.segment_reduce(values[:, None], "max", lengths=self.counts, axis=0, unsafe=True, initial=0.0)
+        return found[:, 0]
+
     def centred(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return values around the mean of each user's rows, and the means."""
         means = self.total(values) / self.present.reshape(-1, *[1] * (values.ndim - 1))
@@ -216,7 +223,7 @@ class Fit:
         diagonal = systems[:-1].diagonal(dim1=0, dim2=1)
         diagonal *= 1.0 + RIDGE
         diagonal[:, fixed:] += (~self._there).to(torch.float64)
-        found = _solved(systems)
+        found = solved(systems)
         left = self.targets
         for column in range(values.shape[1]):
             left = left - values[:, column] * found[:, column][self.users.owner]
@@ -239,7 +246,7 @@ def _largest(keys: torch.Tensor, count: int, mask: int) -> list[tuple[torch.Tens
     return found
 
 
-def _solved(systems: torch.Tensor) -> torch.Tensor:
+def solved(systems: torch.Tensor) -> torch.Tensor:
     """Solve positive definite systems by Cholesky; the last index is the system. Not finite where one is singular."""
     count = systems.shape[1]
     if count > _MOST_ENTRYWISE:
