@@ -4,7 +4,9 @@
 
 * one round of Private FedRep for 1,000,000 users, from the query to integers on the host, against the time to read the
   rows once (their sum) and against plain batched PyTorch, in one run;
-* the releases of mixed effects, of the start of Private FedRep and of FedPower in the same way;
+* the releases of mixed effects, of the start of Private FedRep and its round for classes, of FedPower and of
+  LowRankSparse (with a given number of personal coordinates, and with as many as each user's cross-validation says) in
+  the same way;
 * how far Triton kernels and plain PyTorch, both on the device, are apart, whether two runs give the same integers, and
   how far the device's sums are from those of the queries' definitions in NumPy, one user after the other.
 
@@ -31,10 +33,13 @@ from tacitly.federation.cuda.forms import Context, form_of
 from tacitly.federation.cuda.rows import DeviceRows, Span
 from tacitly.federation.cuda.sums import BLOCK, ROW_BLOCK, integer_sums
 from tacitly.federation.query import Query
+from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.methods.fedpower.gram import ShiftedGram
 from tacitly.methods.fedpower.power import PowerStep
-from tacitly.methods.fedrep.queries import BasisStep
+from tacitly.methods.fedrep.queries import BasisStep, LossStep
+from tacitly.methods.low_rank_sparse.heads import Sparsity
+from tacitly.methods.low_rank_sparse.queries import SparseStep
 from tacitly.methods.mixed_effects import queries as about
 from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
@@ -118,8 +123,22 @@ def other_queries(d: int, k: int) -> dict[str, tuple[Any, float]]:
     return {
         "Private FedRep, feature moment": (FeatureMoment(d), 1.0),
         "Private FedRep, direction votes": (DirectionVote(whitening(d, 8)), 1.0),
+        "Private FedRep, round for two classes": (
+            LossStep(basis, np.eye(k), 0.3, whitening(d, 8), Loss("logistic"), True),
+            1.0,
+        ),
         "FedPower, Gram matrix": (ShiftedGram(np.zeros(d), 1.0), 50.0),
         "FedPower, power step": (PowerStep(basis, np.zeros(d), 1.0), 20.0),
+    }
+
+
+def sparse_queries(d: int, k: int, most: int) -> dict[str, tuple[Any, float]]:
+    """Return LowRankSparse's step as many users make it, with up to ``most`` coordinates where users choose."""
+    public = step(d, k, 8)
+    fields = (public.basis, public.head_metric, public.scale, public.whitening)
+    return {
+        "LowRankSparse, step, 5 coordinates": (SparseStep(*fields, sparsity=Sparsity(5), swaps=0), 1.0),
+        f"LowRankSparse, step, up to {most} chosen": (SparseStep(*fields, sparsity=Sparsity(most, True), swaps=0), 1.0),
     }
 
 
@@ -211,7 +230,8 @@ def rows_of(rows: DeviceRows, n: int) -> DeviceRows:
 
 def measure_queries(device: torch.device, repeat: int) -> list[dict[str, Any]]:
     found = []
-    for family, d, queries in (("MixedEffects, 8 features: ", 8, panel_queries(8)), ("", 64, other_queries(64, 4))):
+    wide = other_queries(64, 4) | sparse_queries(64, 4, Sparsity.of("auto", 64).most)
+    for family, d, queries in (("MixedEffects, 8 features: ", 8, panel_queries(8)), ("", 64, wide)):
         rows = users(1_000_000, 20, 20, d, device)
         held = rows._held
         assert held is not None
@@ -256,7 +276,7 @@ def against_definitions(device: torch.device, n: int, *, plain: bool) -> list[di
 def compared(d: int) -> dict[str, tuple[Any, float]]:
     steps = {"PrivateFedRep, round": (step(d, 4, 8), 1.0), "the same with intercepts": (step(d, 4, 0, True), 1.0)}
     panel = {f"MixedEffects, {name.split(' and ')[-1]}": each for name, each in panel_queries(d).items()}
-    return steps | panel | other_queries(d, 4)
+    return steps | panel | other_queries(d, 4) | sparse_queries(d, 4, 8)  # 8: definitions in NumPy have no more
 
 
 def measure_streaming(device: torch.device, repeat: int) -> dict[str, float]:

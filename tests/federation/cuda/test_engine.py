@@ -31,7 +31,13 @@ def exact(shard: Shard, **options: object) -> np.ndarray:
     return np.asarray(shard.exact_sum(STEP, 1.0, GRID, **options)) * GRID  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["fedrep", "fedrep, intercepts", "mixed effects"])
+ON_DEVICE = (
+    *("fedrep", "fedrep, intercepts", "logistic", "three classes", "hinge", "poisson"),
+    *("mixed effects", "sparse", "sparse, chosen", "sparse, central"),
+)
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
 def test_a_fit_finds_the_same_model(name: str) -> None:
     data = users(200, name=name)
     with warnings.catch_warnings():
@@ -39,9 +45,10 @@ def test_a_fit_finds_the_same_model(name: str) -> None:
         assert distance(fit(name, data), fit(name, data, CudaEngine(device="cpu"))) < 1e-5
 
 
-def test_a_certified_fit_states_the_same_releases() -> None:
+@pytest.mark.parametrize("name", ["fedrep", "sparse, chosen"])
+def test_a_certified_fit_states_the_same_releases(name: str) -> None:
     data = users(200)
-    models = [fit("fedrep", data, engine, epsilon=1.0) for engine in (None, CudaEngine(device="cpu"))]
+    models = [fit(name, data, engine, epsilon=1.0) for engine in (None, CudaEngine(device="cpu"))]
     assert models[1].certificate_.certified
     assert promised(models[0]) == promised(models[1])
 

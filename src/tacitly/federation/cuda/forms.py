@@ -22,9 +22,11 @@ _FOLDER, _METHODS = "tacitly.federation.cuda", "tacitly.methods"
 
 FORMS: dict[str, str] = {
     "fedrep.queries.BasisStep": "basis_step:basis_step",
+    "fedrep.queries.LossStep": "loss_step:loss_step",
     "shared.whitening.FeatureMoment": "start:feature_moment",
     "shared.whitening.ScaledMoment": "start:feature_moment",
     "shared.direction_votes.DirectionVote": "start:direction_vote",
+    "shared.direction_votes.ClassVote": "start:class_vote",
     "shared.column_scales.ColumnScales": "contributions:column_scales",
     "shared.central.CentralStep": "contributions:central_step",
     "shared.typical_norm.TypicalNorm": "contributions:typical_norm",
@@ -42,11 +44,13 @@ FORMS: dict[str, str] = {
     "fedpower.gram.ShiftedGram": "rows_as_units:shifted_gram",
     "fedpower.power.PowerStep": "rows_as_units:power_step",
     "shared.norm_histogram.NormHistogram": "rows_as_units:norm_histogram",
+    "low_rank_sparse.queries.SparseStep": "sparse_step:sparse_step",
 }
 """The function that makes the form, by the query's class."""
 
 NORMS: dict[str, str] = {
     "shared.central.Correction": "contributions:correction_norms",
+    "low_rank_sparse.queries.SparseStep": "sparse_step:sparse_norms",
     "mixed_effects.queries.WithinVariance": "contributions:within_norms",
     "mixed_effects.queries.Information": "posteriors:information_norms",
     "mixed_effects.queries.Score": "posteriors:score_norms",

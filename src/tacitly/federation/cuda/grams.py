@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Protocol
 
-from tacitly.federation.cuda.rows import Own
+import torch
 
 _WARPS = {16: 1, 32: 1, 64: 4, 128: 16}  # by the number of columns; beyond, a matrix does not fit a program's registers
 
 
-def grams_of(rows: torch.Tensor, own: Own, *, plain: bool) -> torch.Tensor:
+class Owners(Protocol):
+    """Whose rows they are: the number and the first row of each user, and sums over each user's rows."""
+
+    counts: torch.Tensor
+    offsets: torch.Tensor
+
+    def total(self, values: torch.Tensor) -> torch.Tensor: ...  # noqa: D102
+
+
+def grams_of(rows: torch.Tensor, own: Owners, *, plain: bool) -> torch.Tensor:
     """Return RᵀR of each user's rows R; a user's matrix is added up from that user's rows alone, in order."""
     size = rows.shape[1]
     if plain or size > max(_WARPS):

@@ -70,7 +70,13 @@ class Own:
 
 def per_user(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Add up the rows of each user, one after the other; zero for a user without rows."""
-    return torch.segment_reduce(values.contiguous(), "sum", lengths=counts, axis=0, initial=0.0)
+    if not values.numel():
+        return values.new_zeros((len(counts), *values.shape[1:]))
+    # Numbers without columns would be added up in a tree, which may follow where in memory a user's rows begin.
+    table = values.reshape(len(values), -1).contiguous()
+    # Unchecked: the check of the counts, which are those of these rows, would wait for the device twice.
+    found = torch.segment_reduce(table, "sum", lengths=counts, axis=0, unsafe=True, initial=0.0)
+    return found.reshape(len(counts), *values.shape[1:])
 
 
 def thinned(span: Span, most: int) -> Span:

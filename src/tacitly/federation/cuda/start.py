@@ -1,8 +1,8 @@
-"""The two releases that start Private FedRep on a device: the moment of features, and votes for directions.
+"""The releases that start Private FedRep on a device: the moment of features, and votes for directions.
 
-Both are sums of one positive semi-definite matrix of norm one per user. Matrices of a user (its Gram matrix, the ridge
-system) are computed in double precision, from that user's rows alone; every array after that has one matrix per user.
-Sums over users come after the clip.
+All are sums of one positive semi-definite matrix of norm at most one per user. Matrices of a user (its Gram matrix, the
+ridge system) are computed in double precision, from that user's rows alone; every array after that has one matrix per
+user. Sums over users come after the clip.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def direction_vote(query: Any, context: Context) -> BlockSums:
         own = Own(thinned(part, query.most_rows))
         rows, targets = own.rows, own.targets[:, None]
         alike = torch.zeros(part.users, dtype=torch.bool, device=device)
-        if query.centered:
+        if query.centered or query.varied:
             alike = _all_equal(targets, own)
+        if query.centered:
             rows, targets = own.centered(rows), own.centered(targets)
         # Whitening a user's matrix is the same as whitening its rows, and its shape is public.
         moments = turn.T @ grams_of(rows, own, plain=context.plain) @ turn
@@ -79,6 +80,26 @@ def direction_vote(query: Any, context: Context) -> BlockSums:
             blocks = in_blocks(directions(part, length, w), size)
             found.append(packed(blocks.transpose(1, 2) @ blocks))
         return torch.cat(found)
+
+    return sums
+
+
+def class_vote(query: Any, context: Context) -> BlockSums:
+    """Return the form of the mean of projectors, one for each class against the rest."""
+    vote, classes = direction_vote(query, context), query.loss.columns
+
+    def sums(span: Span, bound: float, size: int, who: torch.Tensor | None) -> torch.Tensor:
+        start, stop = (int(edge) for edge in span.offsets[[0, -1]])
+        codes, total = span.y[start:stop].to(torch.float64), torch.zeros(())
+        for number in range(classes):
+            if classes > 1:
+                targets = (codes == number).to(torch.float64) - 1.0 / classes
+            else:
+                targets = 2.0 * codes - 1.0 if query.loss.classifies else codes.clamp(min=0.0).log1p()
+            own = Span(span.first, span.X[start:stop], targets, span.offsets - start)
+            found = vote(own, bound / classes, size, who)
+            total = found if number == 0 else total + found
+        return total
 
     return sums
 

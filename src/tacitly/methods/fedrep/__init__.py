@@ -26,7 +26,7 @@ METHOD = Method(
     ),
     engines=ENGINES,
     limits={
-        "cuda": "yes; other losses than squared on the host",
+        "cuda": "yes; `mode='paper'` on the host",
         "node": "`sampling_rate=1` only: nodes see who answers",
     },
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},

@@ -52,7 +52,7 @@ METHOD = Method(
     ),
     coordinates=_normal_equations,
     engines=ENGINES,
-    limits={"cuda": "the start; rounds on the host"},
+    limits={"cuda": "yes; `route='equations'` and `mode='paper'` on the host"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1, "sparsity": 1},
     plain_compiles=lambda words: True,
     data="users who share a model but for a few coordinates",
