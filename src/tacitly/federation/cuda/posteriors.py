@@ -250,11 +250,14 @@ def _ratios(query: Any, context: Context) -> Callable[[Found], tuple[torch.Tenso
             sizes.append(found.means[:, own].square().sum(dim=1))
             traces.append(inside.diagonal(dim1=1, dim2=2).sum(dim=1))
             squares.append(inside.square().sum(dim=(1, 2)))
-        left = (found.rows - found.information.diagonal(dim1=1, dim2=2).sum(dim=1)).clamp(min=1e-9)
+        rows, whole = found.rows, found.information.diagonal(dim1=1, dim2=2).sum(dim=1)
+        left = (rows - whole).clamp(min=1e-9)
         trace, square = torch.stack(traces, dim=1), torch.stack(squares, dim=1)
         ratio = torch.stack(sizes, dim=1) / trace.clamp(min=1e-300)
         ratio = torch.cat([ratio, (found.residuals / (query.prior.noise * left))[:, None]], dim=1)
-        freedom = torch.cat([trace.square() / square.clamp(min=1e-300), left[:, None]], dim=1)
+        apart = rows - 2.0 * whole + square.sum(dim=1)
+        own = left.square() / torch.maximum(apart, left.square() / rows.clamp(min=1.0))
+        freedom = torch.cat([trace.square() / square.clamp(min=1e-300), own[:, None]], dim=1)
         trace = torch.cat([trace, left[:, None]], dim=1)
         weight = trace / (trace + home._WEIGHT) * (found.rows > 0)[:, None]
         return ratio, freedom.clamp(min=0.5), weight
