@@ -163,7 +163,9 @@ def coverage(query: Any, context: Context) -> BlockSums:
             leverage += design[:, column] * (spread[:, column][own.owner] * design).sum(dim=1)
         free = (1.0 - leverage / prior.noise).clamp(min=1e-9)
         residuals = targets - fitted
-        far = (residuals / torch.sqrt(prior.noise * free)).abs()[:, None] > reached
+        misfits = found.residuals / prior.noise + found.means.square().sum(dim=1)
+        limits = home.reaches(misfits, found.rows, reached)
+        far = (residuals.square() / (prior.noise * free))[:, None] > limits[own.owner]
         factor = (own.present / (own.present - 1.0).clamp(min=1.0))[own.owner]
         alone = own.centered(targets[:, None])[:, 0] * factor
         columns = [far.to(torch.float64), alone.square()[:, None], (residuals / free).square()[:, None]]
