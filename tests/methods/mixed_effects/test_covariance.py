@@ -78,8 +78,9 @@ def test_a_user_far_from_the_population_is_still_believed() -> None:
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(12, 1))
     far = 20.0 + 5.0 * rows[:, 0] + 0.1 * rng.normal(size=12)
-    weights, _ = personal_weights(rows, far, np.array([0, 12]), units, prior, np.array(TRUSTED))
+    weights, _, noise = personal_weights(rows, far, np.array([0, 12]), units, prior, np.array(TRUSTED))
     assert abs(weights[0, 0] - 20.0) < 2.0  # the posterior alone says 2
+    assert noise[0] < 3.0  # and by the prior alone such rows would be noisy: 200
 
 
 def test_variances_do_not_fall_to_nothing_where_most_users_are_alike() -> None:

@@ -163,7 +163,9 @@ def coverage(query: Any, context: Context) -> BlockSums:
             leverage += design[:, column] * (spread[:, column][own.owner] * design).sum(dim=1)
         free = (1.0 - leverage / prior.noise).clamp(min=1e-9)
         residuals = targets - fitted
-        far = (residuals / torch.sqrt(prior.noise * free)).abs()[:, None] > reached
+        misfits = found.residuals / prior.noise + found.means.square().sum(dim=1)
+        limits = home.reaches(misfits, found.rows, reached)
+        far = (residuals.square() / (prior.noise * free))[:, None] > limits[own.owner]
         factor = (own.present / (own.present - 1.0).clamp(min=1.0))[own.owner]
         alone = own.centered(targets[:, None])[:, 0] * factor
         columns = [far.to(torch.float64), alone.square()[:, None], (residuals / free).square()[:, None]]
@@ -250,11 +252,14 @@ def _ratios(query: Any, context: Context) -> Callable[[Found], tuple[torch.Tenso
             sizes.append(found.means[:, own].square().sum(dim=1))
             traces.append(inside.diagonal(dim1=1, dim2=2).sum(dim=1))
             squares.append(inside.square().sum(dim=(1, 2)))
-        left = (found.rows - found.information.diagonal(dim1=1, dim2=2).sum(dim=1)).clamp(min=1e-9)
+        rows, whole = found.rows, found.information.diagonal(dim1=1, dim2=2).sum(dim=1)
+        left = (rows - whole).clamp(min=1e-9)
         trace, square = torch.stack(traces, dim=1), torch.stack(squares, dim=1)
         ratio = torch.stack(sizes, dim=1) / trace.clamp(min=1e-300)
         ratio = torch.cat([ratio, (found.residuals / (query.prior.noise * left))[:, None]], dim=1)
-        freedom = torch.cat([trace.square() / square.clamp(min=1e-300), left[:, None]], dim=1)
+        apart = rows - 2.0 * whole + square.sum(dim=1)
+        own = left.square() / torch.maximum(apart, left.square() / rows.clamp(min=1.0))
+        freedom = torch.cat([trace.square() / square.clamp(min=1e-300), own[:, None]], dim=1)
         trace = torch.cat([trace, left[:, None]], dim=1)
         weight = trace / (trace + home._WEIGHT) * (found.rows > 0)[:, None]
         return ratio, freedom.clamp(min=0.5), weight

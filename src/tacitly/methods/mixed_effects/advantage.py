@@ -6,6 +6,9 @@ lose in squared error is the difference of the errors, so that is what is added 
 public noise variance s², cut at ±1. A user with a single row has no own mean that could have predicted it, and says
 nothing here.
 
+Residuals are far out by the noise of their own user, as the user's other rows show it
+(:mod:`~tacitly.methods.mixed_effects.own_noise`).
+
 Adjacency, sensitivity and event are those of :mod:`~tacitly.methods.mixed_effects.queries`: every number is bounded, so
 a contribution has norm at most :attr:`Advantage.bound`, and the release is one Gaussian event.
 """
@@ -20,6 +23,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.statistics import Statistics
+from tacitly.methods.mixed_effects.own_noise import reaches
 from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior
 from tacitly.methods.mixed_effects.queries import PriorQuery
 from tacitly.methods.mixed_effects.statistics import left_out_errors
@@ -80,7 +84,9 @@ class Advantage(PriorQuery):
         found = self._posteriors(X, y, offsets)
         residuals, errors = left_out(X, y, offsets, self.units, self.prior, found)
         rows, owner = np.maximum(found.rows, 1.0), np.repeat(np.arange(len(found.rows)), np.diff(offsets))
-        outside = per_user((np.abs(residuals)[:, None] > REACHED).astype(np.float64), offsets)
+        misfits = found.residuals / self.prior.noise + np.square(found.means).sum(axis=1)
+        far = np.square(residuals)[:, None] > reaches(misfits, found.rows, REACHED)[owner]
+        outside = per_user(far.astype(np.float64), offsets)
         targets = self.units.targets(y)
         alone = (targets - (per_user(targets, offsets) / rows)[owner]) * (rows / np.maximum(rows - 1.0, 1.0))[owner]
         own, shared = per_user(np.square(alone), offsets), per_user(np.square(errors), offsets)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
+from tacitly.methods.mixed_effects.own_noise import factors
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, moments
 from tacitly.methods.shared.batch import per_user
 
@@ -30,15 +31,18 @@ _POSTERIOR = SCALES.index(1.0)
 
 def personal_weights(
     X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, odds: Array
-) -> tuple[Array, Array]:
-    """Return weights (n×p) and the covariance of their error (n×p×p), one per user; of the prior for no rows.
+) -> tuple[Array, Array, Array]:
+    """Return weights (n×p), the covariance of their error (n×p×p) and the factor of the user's own noise, per user.
+
+    Those of the prior for no rows. How far other candidates than the posterior are believed, their left-out errors say
+    how noisy the user is: somebody far from the population need not be noisy.
 
     >>> units = Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0)
     >>> level = Prior(np.zeros(1), np.eye(1), 1.0)
     >>> rows, far = np.zeros((4, 0)), np.array([50.0, 50.1, 49.9, 50.0])
-    >>> weights, _ = personal_weights(rows, far, np.array([0, 4]), units, level, np.array(TRUSTED))
-    >>> bool(weights[0, 0] > 49.5)  # the posterior alone would say 40
-    True
+    >>> weights, _, noise = personal_weights(rows, far, np.array([0, 4]), units, level, np.array(TRUSTED))
+    >>> bool(weights[0, 0] > 49.5), bool(noise[0] < 1.0)  # the posterior alone would say 40, give or take 20
+    (True, True)
     """
     grams, _, _, rows = moments(X, y, offsets, units)
     design, targets = units.design(X), units.targets(y)
@@ -51,6 +55,9 @@ def personal_weights(
         turned = np.einsum("ri,rij->rj", design @ prior.root, vectors[owner])
         rights = per_user(turned * residuals[:, None], offsets)
         weights, errors, freedoms, squared = [], [], [], np.square(turned)
+        misfits = per_user(np.square(residuals), offsets) - np.square(rights / np.sqrt(values + prior.noise)).sum(
+            axis=1
+        )
         for scale in SCALES:
             inverse = 1.0 / (values + scale * prior.noise)
             moved = rights * inverse
@@ -66,14 +73,28 @@ def personal_weights(
         weights.append(np.concatenate([means[:, None], np.zeros((len(rows), units.size - 1))], axis=1))
         freedoms.append(np.ones(len(rows)))
     candidates = np.stack(weights)
-    shares = shares_of(np.stack(errors) / count + 1e-9 * prior.noise, np.stack(freedoms), rows, odds)
+    left_out = np.stack(errors)
+    shares = shares_of(left_out / count + 1e-9 * prior.noise, np.stack(freedoms), rows, odds)
+    noise = own_noise(shares, left_out / prior.noise, misfits / prior.noise, rows)
     mixed = np.einsum("kn,kni->ni", shares, candidates)
     between = candidates - mixed
     # Both parts of the covariance are sums of squares: one product of what is squared.
     within = (prior.root @ vectors) * np.sqrt(prior.noise / (values + prior.noise))[:, None, :]
     parts = np.concatenate([within, (np.sqrt(shares)[:, :, None] * between).transpose(1, 2, 0)], axis=2)
     covariance = parts @ parts.transpose(0, 2, 1)
-    return np.where(usable[:, None], mixed, prior.mean), covariance
+    return np.where(usable[:, None], mixed, prior.mean), covariance, noise
+
+
+def own_noise(shares: Array, errors: Array, misfits: Array, rows: Array) -> Array:
+    """Return the factor of each user's own noise: the inverse of the mean of 1/τ over candidates.
+
+    ``errors`` are sums of squared left-out errors of candidates (first axis), ``misfits`` the posterior's Q, both in
+    noise variances.
+    """
+    with np.errstate(invalid="ignore"):
+        sizes = np.where(np.arange(len(shares))[:, None] == _POSTERIOR, np.maximum(misfits, 0.0), errors)
+        found = 1.0 / np.where(shares > 0, shares / factors(sizes, rows), 0.0).sum(axis=0)
+    return np.where((rows > 0) & np.isfinite(found), found, 1.0)
 
 
 def shares_of(errors: Array, freedoms: Array, rows: Array, odds: Array) -> Array:

@@ -1,7 +1,8 @@
 """Heads that are posteriors: what a user's own rows make of the public prior. Computed at home, never released.
 
-A head is the user's p weights (:mod:`~tacitly.methods.mixed_effects.evidence`), followed by the upper triangle of the
-covariance of their error, both in public coordinates. A user without rows has the prior; with many rows the prior
+A head is the user's p weights (:mod:`~tacitly.methods.mixed_effects.evidence`), the upper triangle of the covariance of
+their error, both in public coordinates, and the factor of the user's own noise
+(:mod:`~tacitly.methods.mixed_effects.own_noise`). A user without rows has the prior; with many rows the prior
 hardly matters.
 """
 
@@ -14,9 +15,9 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.heads.base import HeadWork
-from tacitly.methods.mixed_effects.evidence import SCALES, TRUSTED, personal_weights, shares_of
+from tacitly.methods.mixed_effects.evidence import SCALES, TRUSTED, own_noise, personal_weights, shares_of
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.statistics import Moments, left_out_sums, triangle
+from tacitly.methods.mixed_effects.statistics import Moments, left_out_sums, misfits_of, triangle
 
 _BLOCK = 4096  # users whose posteriors are computed together
 _MANY = 8192  # users from which on they are computed by compiled kernels, as a shard's sums are
@@ -52,14 +53,13 @@ class PosteriorHeads(HeadWork):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Weights and the upper triangle of their covariance."""
-        size = self.units.size
-        return (size + size * (size + 1) // 2,)
+        """Weights, the upper triangle of their covariance, and the factor of the noise."""
+        return (self.units.size + triangle(self.units.size) + 1,)
 
     def _block(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        weights, covariances = personal_weights(X, y, offsets, self.units, self.prior, self.odds)
+        weights, covariances, noise = personal_weights(X, y, offsets, self.units, self.prior, self.odds)
         upper = np.triu_indices(self.units.size)
-        return np.hstack([weights, covariances[:, upper[0], upper[1]]])
+        return np.hstack([weights, covariances[:, upper[0], upper[1]], noise[:, None]])
 
     def _compiled(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return what :func:`~tacitly.methods.mixed_effects.evidence.personal_weights` does, by compiled kernels."""
@@ -83,6 +83,8 @@ class PosteriorHeads(HeadWork):
         errors = np.where(rows > 0, errors, 0.0) / count + 1e-9 * self.prior.noise
         shares, out = shares_of(errors, freedoms, rows, self.odds), np.empty((len(rows), *self.shape))
         write_mixed(candidates, shares, posteriors, np.ascontiguousarray(rows), self.prior.mean, out)
+        left_out, misfits = errors * count / self.prior.noise, misfits_of(moments, posteriors, self.prior)
+        out[:, -1] = own_noise(shares, left_out, misfits, rows)
         return out
 
 

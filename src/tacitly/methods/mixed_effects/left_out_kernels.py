@@ -39,32 +39,34 @@ _inlined: Any = njit(**UNCOUNTED, forceinline=True)
 
 
 @_kernel
-def write_left_out(X, y, offsets, used, center, gain, level, scale, knee, most, posterior, noise, reached, out):
-    """Write how many of each user's leave-one-out residuals lie beyond each threshold, then two sums of squared errors.
+def write_left_out(X, y, offsets, used, center, gain, level, scale, knee, most, posterior, noise, limits, out):
+    """Write how many squares of each user's leave-one-out residuals exceed limits, then two sums of squared errors.
 
-    ``posterior`` has the upper triangle of the covariance of each user's weights, then their mean. The errors are those
-    of the mean of the user's other rows, and of the posterior given the user's other rows.
+    ``posterior`` has the upper triangle of the covariance of each user's weights, then their mean; ``limits`` has a row
+    per user. The errors are those of the mean of the user's other rows, and of the posterior given these.
     """
     rows, targets, present = rows_for(used.size), aligned(1, ROWS), aligned(1, ROWS)
-    lanes, sums = aligned(rows.shape[1], LANES), aligned(reached.size + 2, LANES)
+    lanes, sums = aligned(rows.shape[1], LANES), aligned(limits.shape[1] + 2, LANES)
     units, room = (used, center, gain, level, scale, knee, most), (rows, lanes, targets, present, sums)
     for user in range(offsets.size - 1):
-        _left_out(X, y, offsets[user], offsets[user + 1], units, room, posterior, user, noise, reached, user, out)
+        _left_out(X, y, offsets[user], offsets[user + 1], units, room, posterior, user, noise, limits, user, user, out)
 
 
 @_kernel
 def write_left_out_alone(
-    X, y, offsets, used, center, gain, level, scale, knee, most, prior, precision, noise, reached, out
+    X, y, offsets, used, center, gain, level, scale, knee, most, prior, precision, length, noise, freedom, reached, out
 ):
     """Write the same from rows and the prior alone, then rows; eight users at a time, so that all stays in the cache.
 
-    ``precision`` is the inverse P of the prior's covariance, ``prior`` is Pw̄.
+    ``precision`` is the inverse P of the prior's covariance, ``prior`` is Pw̄, ``length`` w̄ᵀPw̄; ``reached`` are squares
+    of numbers of deviations, from which limits follow as in :mod:`~tacitly.methods.mixed_effects.own_noise`.
     """
     d, p = used.size, prior.size
     width, entries = p * (p + 1) // 2 + p + 2, p * (p + 3) // 2
     rows, targets, present, gram = rows_for(d), aligned(1, ROWS), aligned(1, ROWS), gram_for(d)
     lanes, sums = aligned(rows.shape[1], LANES), aligned(reached.size + 2, LANES)
     moments, posterior, spare = np.zeros((LANES + 1, width)), np.zeros((LANES, entries)), np.zeros((1, 1))
+    limits = np.zeros((LANES, reached.size))
     room, line, columns = lanes_for(p, width), lane_zeros(entries), places(p)[3]
     units, space = (used, center, gain, level, scale, knee, most), (rows, lanes, targets, present, sums)
     for start in range(0, offsets.size - 1, LANES):
@@ -80,16 +82,22 @@ def write_left_out_alone(
         scatter(line, 0, posterior)
         for u in range(users):
             first, last = offsets[start + u], offsets[start + u + 1]
-            _left_out(X, y, first, last, units, space, posterior, u, noise, reached, start + u, out)
+            misfit, below = moments[u, width - 2] / noise + length, p * (p + 1) // 2
+            for i in range(p):
+                misfit -= posterior[u, below + i] * (moments[u, below + i] / noise + prior[i])
+            for q in range(reached.size):
+                spread_out = reached[q] * (freedom + max(misfit, 0.0))
+                limits[u, q] = spread_out / (freedom + moments[u, width - 1] - 1.0 + reached[q])
+            _left_out(X, y, first, last, units, space, posterior, u, noise, limits, u, start + u, out)
             out[start + u, reached.size + 2] = moments[u, width - 1]
 
 
 @_inlined
-def _left_out(X, y, first, last, units, room, posterior, place, noise, reached, user, out):
-    """Write what the rows of one user say, whose posterior stands in a row of ``posterior``."""
+def _left_out(X, y, first, last, units, room, posterior, place, noise, limits, own, user, out):
+    """Write what the rows of one user say, whose posterior and limits stand in these rows of both."""
     used, center, gain, level, scale, knee, most = units
     rows, lanes, targets, present, sums = room
-    d, width, kinds = used.size, rows.shape[1], reached.size
+    d, width, kinds = used.size, rows.shape[1], limits.shape[1]
     count, mean = last - first, 0.0
     for j in range(first, last):
         mean += y[j] - level
@@ -106,13 +114,13 @@ def _left_out(X, y, first, last, units, room, posterior, place, noise, reached, 
         for j in range(0, stop - start, LANES):
             for a in range(0, width, LANES):
                 transpose_eight(rows, j * width + a, width, lanes, a)
-            _add_left_out(lanes, d, targets, present, j, posterior, place, mean, inflation, noise, reached, sums)
+            _add_left_out(lanes, d, targets, present, j, posterior, place, mean, inflation, noise, limits, own, sums)
     for q in range(kinds + 2):
         out[user, q] = total(load(sums, q * LANES))
 
 
 @_inlined
-def _add_left_out(lanes, d, targets, present, j, posterior, user, mean, inflation, noise, reached, sums):
+def _add_left_out(lanes, d, targets, present, j, posterior, user, mean, inflation, noise, limits, own, sums):
     """Add what eight rows of a user say, one per lane; lanes in which no row is present say nothing."""
     place = user * posterior.shape[1]
     weights = place + posterior.shape[1] - d
@@ -153,7 +161,8 @@ def _add_left_out(lanes, d, targets, present, j, posterior, user, mean, inflatio
     free = at_least(spread(1.0) - leverage * spread(2.0 / noise), 1e-9)
     shared = error / free
     square = where_number(error, at_most(error * shared * spread(1.0 / noise), 1e300))  # in variances; not infinite
-    for q in range(reached.size):
-        add_to(sums, q * LANES, where_usable(square - repeat(reached, q) * repeat(reached, q), there))
-    add_to(sums, reached.size * LANES, where_usable(there, alone * alone))
-    add_to(sums, (reached.size + 1) * LANES, where_usable(there, shared * shared))
+    kinds = limits.shape[1]
+    for q in range(kinds):
+        add_to(sums, q * LANES, where_usable(square - repeat(limits, own * kinds + q), there))
+    add_to(sums, kinds * LANES, where_usable(there, alone * alone))
+    add_to(sums, (kinds + 1) * LANES, where_usable(there, shared * shared))

@@ -14,6 +14,7 @@ from tacitly.arrays import Array
 from tacitly.methods.mixed_effects.heads import variances
 from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.statistics import triangle
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,13 @@ class Rules:
 
     def heads_at(self, own: Array, positions: npt.NDArray[np.int64]) -> Array:
         """Return the heads at these positions among users' own; the population's where a position is -1."""
-        population = np.full(2, np.nan)  # nothing is known about the population
+        population = np.full(3, np.nan)  # nothing is known about the population
         if self.units.spread > 0:
             prior = self.prior_at_home()
             population = np.append(prior.mean.ravel(), prior.covariance[np.triu_indices(self.units.size)])
+            population = np.append(population, np.ones(int(self.prior.loss == "squared")))
+        if own.shape[1] == len(population) - 1:  # stored before users had a noise of their own
+            own = np.hstack([own, np.ones((len(own), 1))])
         known = positions >= 0
         heads = np.broadcast_to(population, (len(positions), len(population))).copy()
         heads[known] = own[positions[known]]
@@ -56,7 +60,7 @@ class Rules:
         """Return posterior means of scores (one per class where there are several), and their variances."""
         design, mean = self.units.design(rows), self.prior.mean
         weights = heads[:, : mean.size].reshape(-1, *mean.shape)
-        spread = np.maximum(variances(design, heads[:, mean.size :]), 0.0)
+        spread = np.maximum(variances(design, heads[:, mean.size : mean.size + triangle(self.units.size)]), 0.0)
         return np.einsum("ip,i...p->i...", design, weights), spread
 
     def probabilities(self, rows: npt.NDArray[np.floating], heads: Array) -> Array:
@@ -71,4 +75,5 @@ class Rules:
         if self.prior.loss == "poisson":
             return mean_response(scores, spread, self.prior), count_deviation(scores, spread, self.prior)
         unit = self.units.spread
-        return scores * unit + self.units.level, np.sqrt(self.prior.noise + spread) * (unit * self.inflation)
+        deviations = np.sqrt((self.prior.noise + spread) * heads[:, -1])
+        return scores * unit + self.units.level, deviations * (unit * self.inflation)

@@ -410,7 +410,11 @@ class _GroupQuery(PriorQuery):
         ratio = np.empty((len(found), GROUPS + 1))
         freedom, traces = np.empty_like(ratio), np.empty_like(ratio)
         ratio[:, :-1], ratio[:, -1] = size / np.maximum(trace, 1e-300), residual / (self.prior.noise * left)
-        freedom[:, :-1], freedom[:, -1] = np.square(trace) / np.maximum(square, 1e-300), left
+        freedom[:, :-1] = np.square(trace) / np.maximum(square, 1e-300)
+        # Residuals have the covariance s²(I − H), H with the eigenvalues of J: (m − tr J)²/(m − 2 tr J + ‖J‖²), at
+        # most m. Groups leave out some of ‖J‖². For one row it is 1; m − tr J, a half, let the noise grow for ever.
+        spread = rows - 2.0 * whole + square.sum(axis=1)
+        freedom[:, -1] = np.square(left) / np.maximum(spread, np.square(left) / np.maximum(rows, 1.0))
         traces[:, :-1], traces[:, -1] = trace, left
         weight = traces / (traces + _WEIGHT) * (rows > 0)[:, None]
         return ratio, np.maximum(freedom, 0.5), weight

@@ -20,6 +20,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.statistics import Statistics
+from tacitly.methods.mixed_effects.own_noise import FREEDOM, reaches
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
 from tacitly.methods.shared.batch import norms_of
 from tacitly.privacy.clipping import GUARD
@@ -283,7 +284,8 @@ def left_out_errors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prio
     if isinstance(units, Slopes) or not len(precision):
         return left_out_sums(X, y, offsets, units, prior, reached)[0]
     out = np.empty((len(offsets) - 1, len(reached) + 3))
-    public = precision @ prior.mean, precision, float(prior.noise), reached
+    right = precision @ prior.mean
+    public = right, precision, float(prior.mean @ right), float(prior.noise), FREEDOM, np.square(reached)
     write_left_out_alone(*_rows_and_units(X, y, offsets, units), *public, out)
     return out
 
@@ -299,8 +301,9 @@ def left_out_sums(
 ) -> tuple[Array, Array]:
     """Return sums over each user's rows, each predicted from the others, and posteriors; one row per user.
 
-    How many residuals lie beyond each number of standard deviations; squared errors of the user's mean; squared errors
-    of the posterior; the number of rows. Posteriors as the upper triangle of the weights' covariance, and their mean.
+    How many residuals lie beyond each number of standard deviations, by the noise of the user's other rows; squared
+    errors of the user's mean; squared errors of the posterior; the number of rows. Posteriors as the upper triangle of
+    the weights' covariance, and their mean.
     """
     from tacitly.methods.mixed_effects.left_out_kernels import write_left_out
 
@@ -308,13 +311,30 @@ def left_out_sums(
     posterior = _weights(moments, prior)
     out = np.empty((len(moments), len(reached) + 3))
     out[:, -1] = moments[:, -1]
+    limits = reaches(misfits_of(moments, posterior, prior), moments[:, -1], reached)
     if isinstance(units, Slopes):
         whole = _with_level(posterior, units.size + 1)
         public = _rows_and_units(X, y, offsets, units.levelled)
-        write_left_out(*public, whole, float(prior.noise), reached, out)
+        write_left_out(*public, whole, float(prior.noise), limits, out)
         return out, posterior
-    write_left_out(*_rows_and_units(X, y, offsets, units), posterior, float(prior.noise), reached, out)
+    write_left_out(*_rows_and_units(X, y, offsets, units), posterior, float(prior.noise), limits, out)
     return out, posterior
+
+
+def misfits_of(moments: Array, posterior: Array, prior: Prior) -> Array:
+    """Return Q of :mod:`~tacitly.methods.mixed_effects.own_noise` from moments and posteriors of the weights."""
+    size = len(prior.mean)
+    upper, weights = triangle(size), posterior[:, -size:]
+    rights, squares = moments[:, upper : upper + size], moments[:, -2]
+    # What is left of the right sides at the posterior mean w is s²P(w − w̄), P the inverse of the prior's covariance.
+    first, second = np.triu_indices(size)
+    left = rights.copy()
+    for place, (i, k) in enumerate(zip(first, second, strict=True)):
+        left[:, i] -= moments[:, place] * weights[:, k]
+        if i != k:
+            left[:, k] -= moments[:, place] * weights[:, i]
+    fitted = np.einsum("ni,ni->n", weights, rights) + left @ prior.mean
+    return np.asarray(np.maximum(squares - fitted, 0.0) / prior.noise)
 
 
 def _weights(moments: Array, prior: Prior) -> Array:

@@ -181,8 +181,12 @@ def _ratio(found, group, count, noise, weight):
     at = 3 * group * LANES
     size, trace, rows = load(found, at), load(found, at + LANES), load(found, (3 * count - 1) * LANES)
     if group == count - 1:
+        square = rows - trace - trace
+        for other in range(count - 1):
+            square = square + load(found, (3 * other + 2) * LANES)
         trace = where_number(trace, at_least(rows - trace, 1e-9))
-        ratio, freedom = size / (spread(noise) * trace), trace
+        least = trace * trace / at_least(rows, 1.0)
+        ratio, freedom = size / (spread(noise) * trace), trace * trace / (least + at_least(square - least, 0.0))
     else:
         ratio = size / at_least(trace, 1e-300)
         freedom = trace * trace / at_least(load(found, at + 2 * LANES), 1e-300)
