@@ -5,7 +5,7 @@ triangle of their posterior covariance (the mean over classes), both in public c
 
 People are not drawn from a normal law: many more than it says are far from everybody else (members of a union who stay
 in it for life), and privacy noise blurs S besides. So for classes the prior at home is a mixture, with public odds: S
-multiplied by one of :data:`SCALES`, or a chance of one's own that the features say nothing about (:func:`own_level`).
+multiplied by one of :data:`SCALES`, or, of two classes, a chance that features say nothing about (:func:`own_level`).
 Each user's own rows weigh them by their evidence under each, and the head has the means of means and covariances: those
 who are far off keep more of what is their own. (The spread between the means is left out: probabilities saturate, and
 with it a user who always answers "yes" would be given less than each of the posteriors says.) Where users do follow the
@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,8 @@ def mixed_posteriors(design: Array, targets: Array, offsets: Offsets, prior: Pri
     >>> bool(abs(mixed_posteriors(odds, np.arange(10) % 2.0, ten, prior)[0][0, 0]) < 0.01)
     True
     """
-    usual, counts = joined(design, targets, offsets, prior, by_evidence), np.diff(offsets)
+    way = by_evidence if prior.mean.ndim == 1 else partial(by_evidence, level=0.0)
+    usual, counts = joined(design, targets, offsets, prior, way), np.diff(offsets)
     # Users with few rows keep their places in all arrays: nobody's last bits depend on who has how many.
     compared = np.where(counts >= max(ENOUGH, len(prior.root)), counts, 0)
     if prior.loss != "logistic" or not compared.any():
@@ -163,11 +165,11 @@ def _shares(found: Candidate, own: Array) -> tuple[Array, Array]:
     return np.where(yes, found.left_out, 0.0), np.where(yes, found.left_out, 1.0 - found.left_out) + _LEAST
 
 
-def by_evidence(design: Array, targets: Array, offsets: Offsets, prior: Prior) -> Candidate:
-    """Return users' weights under the mixture of priors, for two classes or counts."""
+def by_evidence(design: Array, targets: Array, offsets: Offsets, prior: Prior, level: float = LEVEL) -> Candidate:
+    """Return users' weights under the mixture of priors, for two classes or counts; ``level``: odds of own levels."""
     usual = one_prior(design, targets, offsets, prior)
     mixture = _Mixture(usual, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
-    for odds, other in others(design, targets, offsets, prior):
+    for odds, other in others(design, targets, offsets, prior, level):
         mixture.add(odds, other.evidence - usual.evidence, other)
     return mixture.mean()
 
@@ -185,13 +187,16 @@ def one_prior(design: Array, targets: Array, offsets: Offsets, prior: Prior) -> 
     )
 
 
-def others(design: Array, targets: Array, offsets: Offsets, prior: Prior) -> Iterator[tuple[float, Candidate]]:
+def others(
+    design: Array, targets: Array, offsets: Offsets, prior: Prior, level: float
+) -> Iterator[tuple[float, Candidate]]:
     """Yield what users weigh against the posterior by evidence, each with its odds relative to it."""
     if prior.loss == "logistic":
         for scale, odds in SCALES.items():
             other = replace(prior, root=prior.root * math.sqrt(scale))
             yield odds, one_prior(design, targets, offsets, other)
-        yield LEVEL, own_level(targets, offsets, prior)
+        if level > 0:
+            yield level, own_level(targets, offsets, prior)
     else:
         size = len(prior.mean)
         own = np.append(OWN["poisson"], np.full(size - 1, 1e-3))
