@@ -41,6 +41,7 @@ class LossPosteriors(Posteriors):
     noise_excess: Array  # of log rates: zero on average if the noise variance is right
     noise_information: Array  # how sensitive the excess is to it
     evidence: Array  # log p(targets) up to a constant that does not depend on the prior; the sum over classes
+    left_out: Array  # the same for each row, given the user's other rows
 
 
 def loss_posteriors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior) -> LossPosteriors:
@@ -61,16 +62,18 @@ def propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) ->
     if prior.mean.ndim == 1:
         return whole
     means, shares, rows, evidence = [whole.means], [whole.shares], whole.rows, whole.evidence
+    left_out = whole.left_out
     for one in parts:  # vectors of each class are kept, matrices are added up
         means.append(one.means)
         shares.append(one.shares)
         rows, evidence = np.minimum(rows, one.rows), evidence + one.evidence
+        left_out = left_out + one.left_out
         for total, matrices in zip(_matrices(whole), _matrices(one), strict=True):
             total += matrices
     for total in _matrices(whole):
         total /= len(means)
     stacked = np.stack(means, axis=1)
-    return replace(whole, means=stacked, rows=rows, shares=np.hstack(shares), evidence=evidence)
+    return replace(whole, means=stacked, rows=rows, shares=np.hstack(shares), evidence=evidence, left_out=left_out)
 
 
 def class_by_class(targets: Array, prior: Prior) -> Iterator[tuple[Array, Prior]]:
@@ -99,6 +102,7 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
     count, size = len(offsets) - 1, len(prior.mean)
     means, extra = np.zeros((count, size)), np.zeros((count, 4))
     covariances, expected = np.zeros((count, size, size)), np.zeros((count, size, size))
+    left_out = np.zeros(len(targets))
     propagation.propagate(
         read_only(np.ascontiguousarray(design)),
         read_only(np.ascontiguousarray(targets)),
@@ -111,6 +115,7 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
         covariances,
         expected,
         extra,
+        left_out,
     )
     information = np.eye(size) - covariances
     return LossPosteriors(
@@ -124,6 +129,7 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
         noise_excess=extra[:, 0],
         noise_information=extra[:, 1],
         evidence=extra[:, 3],
+        left_out=left_out,
     )
 
 
