@@ -22,20 +22,22 @@ from tacitly.methods.low_rank_sparse.kernels import (
     restore_columns,
 )
 from tacitly.methods.low_rank_sparse.lane_kernels import kernel
-from tacitly.simd.registers import frozen
+from tacitly.simd.lanes import lane_zeros
+from tacitly.simd.registers import absolute, frozen, load_doubles, root, spread, store, where_usable
+from tacitly.simd.tiles import transpose_eight
 from tacitly.simd.top_k import LANES
 
 
 @kernel
 def fit_heads(X, y, offsets, basis, shared, intercept, sizes, penalties, work, table, errors):
     """Fit all users' heads; write each to its row of the table, and the leave-one-out sum of squared errors."""
-    n, scale, wanted = offsets.size - 1, np.zeros((X.shape[1], LANES)), np.zeros(LANES, dtype=np.int64)
+    n, scale, wanted = offsets.size - 1, lane_zeros(work.score.shape[0]), np.zeros(LANES, dtype=np.int64)
     start = np.int64(0)
     while start < n:
         stop = group_end(offsets, start, n)
         first, last, count = offsets[start:stop], offsets[start + 1 : stop + 1], stop - start
+        write_inverse_sizes(X, first, last, count, intercept, work.pull, scale)
         for u in range(count):
-            write_inverse_sizes(X, first[u], last[u], intercept, scale, u)
             wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, intercept, scale, u, sizes, 1.0, work)
         stages = wanted[:count].max()
         fit_users(X, y, first, last, count, basis, shared, intercept, scale, wanted, stages, np.int64(SWAPS), work)
@@ -46,20 +48,28 @@ def fit_heads(X, y, offsets, basis, shared, intercept, sizes, penalties, work, t
 
 
 @kernel
-def write_inverse_sizes(X, first, last, intercept, scale, u):
-    """Write 1/size of each feature on these rows (around their mean, with an intercept); 0 for a constant feature."""
-    m, d = last - first, X.shape[1]
-    mean, squares = np.zeros(d), np.zeros(d)
-    if intercept:
-        for j in range(first, last):
-            for a in range(d):
-                mean[a] += X[j, a] / m
-    for j in range(first, last):
-        for a in range(d):
-            squares[a] += (X[j, a] - mean[a]) * (X[j, a] - mean[a])
-    for a in range(d):
-        size = math.sqrt(squares[a] / m)
-        scale[a, u] = 1.0 / size if size > CONSTANT * abs(mean[a]) else 0.0
+def write_inverse_sizes(X, first, last, n, intercept, rows, scale):
+    """Write 1/size of each feature on each user's rows (around their mean, with an intercept); 0 if it is constant.
+
+    Users are lanes of ``scale``, with room for a multiple of eight features; ``rows`` is a buffer of one row for each.
+    """
+    d, width = X.shape[1], rows.shape[1]
+    for u in range(n):
+        share = spread(1.0 / max(last[u] - first[u], 1))
+        for a in range(0, d, LANES):
+            mean, squares = spread(0.0), spread(0.0)
+            if intercept:
+                for j in range(first[u], last[u]):
+                    mean = mean + load_doubles(X, j * d + a, d - a)
+                mean = mean * share
+            for j in range(first[u], last[u]):
+                value = load_doubles(X, j * d + a, d - a) - mean
+                squares = squares + value * value
+            size = root(squares * share)
+            varies = where_usable(size - spread(CONSTANT) * absolute(mean), spread(1.0) / size)
+            store(rows, u * width + a, varies)
+    for a in range(0, d, LANES):
+        transpose_eight(rows, a, width, scale, a)
 
 
 @kernel

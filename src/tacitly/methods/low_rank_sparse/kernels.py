@@ -38,7 +38,8 @@ from tacitly.methods.low_rank_sparse.lane_kernels import (
     subtract_mean,
 )
 from tacitly.simd.projections import combine_rows, project_rows, project_three
-from tacitly.simd.registers import load, load_every, spread, store
+from tacitly.simd.registers import load, spread, store
+from tacitly.simd.tiles import transpose_eight
 from tacitly.simd.top_k import LANES, NOTHING, get, keep_largest, keyed, put
 
 LONG = 128  # rows from which on a user is fitted alone: eight users with fewer fit the second-level cache
@@ -270,9 +271,10 @@ def _exchange(size, u, support, attempt, entering, marks, bits, mask):
 @inlined
 def _score(pull, scale, mask, score):
     """Write every user's correlations with the residual, in units of scale, as sort keys."""
-    for a in range(scale.shape[0]):
-        value = load_every(pull, a, pull.shape[1]) * load(scale, a * LANES)
-        store(score, a * LANES, keyed(value, a, mask))
+    for a in range(0, score.shape[0], LANES):
+        transpose_eight(pull, a, pull.shape[1], score, a)
+    for a in range(score.shape[0]):
+        store(score, a * LANES, keyed(load(score, a * LANES) * load(scale, a * LANES), a, mask))
 
 
 @inlined

@@ -79,7 +79,7 @@ def make_workspace(longest: int, n_features: int, fixed: int, most: int, rows: n
     shapes = [(height + 3, room), *lanes, (height * (height + 3), LANES), (1, room), (1, room)]
     columns, means, spare, trial, coefficients, factor, tried, left = _separate_zeros(np.float64, *shapes)
     width = n_features + -n_features % 16 + max(16, fixed + -fixed % 16)
-    shapes = [(1, LANES), (1, LANES), (1, LANES), (LANES, width), (n_features, LANES)]
+    shapes = [(1, LANES), (1, LANES), (1, LANES), (LANES, width), (n_features + -n_features % LANES, LANES)]
     errors, least, chosen, pull, score = _separate_zeros(np.float64, *shapes)
     best, projected = _separate_zeros(np.float64, (most + -most % 4, LANES), (max(4, fixed + -fixed % 4), longest + 11))
     (small,) = _separate_zeros(rows, (1, room + LANES))

@@ -264,7 +264,7 @@ def fit_one(X: Rows, y: Rows, basis: Array, query: SparseModel) -> tuple[Array, 
     offsets = np.array([0, len(X)])
     check_shape("X", rows, None, len(basis))
     work = _workspace(query, offsets, rows)
-    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, np.zeros((len(basis), _LANES)))
+    public = (padded(basis.T, rows.dtype), query.shared_weight, query.centered, np.zeros(work.score.shape))
     group = np.zeros((4, _LANES), dtype=np.int64)
     effort = (_STAGES, query.swaps)
     fit_group(rows, targets, offsets, 0, 1, *public, query.sparsity.choices, effort, work, group)

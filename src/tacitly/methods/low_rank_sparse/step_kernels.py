@@ -15,7 +15,7 @@ from tacitly.methods.low_rank_sparse.head_kernels import choose_size, write_inve
 from tacitly.methods.low_rank_sparse.kernels import fit_users, group_end, layout_of
 from tacitly.methods.low_rank_sparse.lane_kernels import kernel
 from tacitly.privacy.clipping import LEAST
-from tacitly.simd.lanes import aligned
+from tacitly.simd.lanes import aligned, lane_zeros
 from tacitly.simd.registers import load, store
 from tacitly.simd.top_k import LANES
 
@@ -34,7 +34,9 @@ def fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes,
     for u in range(n):
         if offsets[start + u + 1] - offsets[start + u] > fixed:
             first[u], last[u] = offsets[start + u], offsets[start + u + 1]
-            write_inverse_sizes(X, first[u], last[u], centered, scale, u)
+    if work.support.shape[1] > 0:
+        write_inverse_sizes(X, first, last, n, centered, work.pull, scale)
+        for u in range(n):
             wanted[u] = choose_size(X, first[u], last[u], y, basis, shared, centered, scale, u, sizes, DOUBT, work)
     fit_users(X, y, first, last, n, basis, shared, centered, scale, wanted, effort[0], effort[1], work)
     for u in range(n):
@@ -47,7 +49,7 @@ def add_sparse_steps(
     ratios, out,
 ):  # fmt: skip
     """Add every user's contribution, of norm ``weight``, to its block; write its ratio of correction to head."""
-    k, n, lanes, rows = metric.shape[0], offsets.size - 1, np.zeros((X.shape[1], LANES)), work.pull
+    k, n, lanes, rows = metric.shape[0], offsets.size - 1, lane_zeros(work.score.shape[0]), work.pull
     errors, mean = np.zeros_like(work.small), np.zeros((1, basis.shape[1]), dtype=X.dtype)
     squared, group = (scale * scale).astype(X.dtype), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients = group[3], work.coefficients
@@ -84,7 +86,7 @@ def write_equations(
     rights,
 ):  # fmt: skip
     """Write each user's head, second moment and right-hand side, scaled to norm one, and norms of their products."""
-    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, np.zeros((X.shape[1], LANES))
+    d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, lane_zeros(work.score.shape[0])
     moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients, residual = group[3], work.coefficients, work.left
     start = np.int64(0)  # a literal would compile what is called twice
