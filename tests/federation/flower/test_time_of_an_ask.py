@@ -11,7 +11,7 @@ import pytest
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation import shard, wire
+from tacitly.federation import failing_users, wire
 from tacitly.federation.flower import node as nodes
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import ASK_SECONDS, Node
@@ -90,7 +90,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for kind in (Slow, SlowBatch, Compiled):
         monkeypatch.setattr(kind, "clock", clock)
     fake = SimpleNamespace(monotonic=clock.monotonic, perf_counter=clock.perf_counter)
-    monkeypatch.setattr(shard, "time", fake)
+    monkeypatch.setattr(failing_users, "time", fake)
     monkeypatch.setattr(nodes, "time", fake)
     return clock
 
