@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacitly.federation import wire
+from tacitly.federation.flower.card import Card
 from tacitly.federation.flower.inbox import VERDICTS, Inbox
 from tacitly.federation.flower.messages import Answer, Ask
-from tacitly.federation.flower.node import Card
 from tacitly.federation.wire import WireError
 from tacitly.methods.fedpower.gram import CentreVote
 from tacitly.methods.shared.whitening import FeatureMoment
