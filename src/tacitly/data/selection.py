@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacitly.data.schema import text_of
+from tacitly.data.cell_text import text_of
 from tacitly.data.tables import Source, batch_rows
 from tacitly.data.validation import Array, DataError, rows_in_words
 
