@@ -36,7 +36,8 @@ from tacitly.data.grouping import (
 from tacitly.data.grouping import count_users as _count_users
 from tacitly.data.in_order import Progress, write_in_order
 from tacitly.data.schema import Schema
-from tacitly.data.tables import open_table, row_blocks
+from tacitly.data.source import row_blocks
+from tacitly.data.tables import open_table
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, id_array, plain, stable_order
 from tacitly.data.validation import Array, DataError, float_type
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tacitly.data.cell_text import TRUTH, distinct
-from tacitly.data.tables import Source, batch_rows
+from tacitly.data.source import Source, batch_rows
 from tacitly.data.validation import Array as Cells
 from tacitly.data.validation import DataError, listed, number_of, rows_in_words
 

@@ -30,7 +30,7 @@ from tacitly.arrays import Array
 from tacitly.data.cell_text import TRUTH, distinct, text_of
 from tacitly.data.kinds import kinds_of
 from tacitly.data.missing import NO_CODES, Codes, without_codes
-from tacitly.data.tables import Source
+from tacitly.data.source import Source
 from tacitly.data.validation import Array as Cells
 from tacitly.data.validation import DataError, listed, numbers, rows_in_words
 
