@@ -32,11 +32,11 @@ from tacitly.methods.base import HomeWork, PrivateModel, Procedure, Statement
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.one_process import check_engine
 from tacitly.neural.engine.progress import Progress
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
-from tacitly.neural.engine.update import LocalTraining
 from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
