@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +11,15 @@ import numpy.typing as npt
 
 from tacitly.federation import wire
 from tacitly.heads.base import HeadWork
+from tacitly.portable import replacing
 
 
 def write_heads(path: Path, users: npt.NDArray[Any], heads: npt.NDArray[np.float64], work: HeadWork) -> Path:
     """Write heads, and what they were fitted to, atomically to a file that only its owner can read."""
     basis = np.asarray(getattr(work, "basis", 0.0))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(prefix=".heads-", dir=path.parent)  # created with mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, users=users, heads=heads, basis=basis, model=digest_of(work))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    with replacing(path, durable=True) as file:
+        np.savez(file, users=users, heads=heads, basis=basis, model=digest_of(work))
     return path
 
 
