@@ -24,7 +24,7 @@ from tacitly.methods.fedpower import algorithm as fedpower
 from tacitly.methods.fedpower import as_printed as paper_fedpower
 from tacitly.methods.fedpower import route as fedpower_route
 from tacitly.methods.fedpower.fitted import Components
-from tacitly.methods.fedpower.power import DECAYS
+from tacitly.methods.fedpower.parameters import check_choices
 from tacitly.methods.fedpower.refinement import FEATURES_PER_COMPONENT
 from tacitly.methods.fedpower.spectrum import Spectrum, clear_confidence
 from tacitly.methods.further_calls import Continued
@@ -38,12 +38,6 @@ TRUST = {
 }
 ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
 
-_IDLE = {
-    "mode='paper'": ("route", "trust", "feature_range", "sampling_rate"),
-    "route='gram'": ("rounds", "decay", "iteration_rank", "alignment"),
-    "route='power'": ("decay", "alignment"),
-}
-"""Parameters that change nothing there. Route "auto" may take one where they do."""
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 
 
@@ -409,35 +403,7 @@ class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.unit not in ("auto", "row", "user"):
-            raise ValueError(f"unit must be 'row', 'user' or 'auto'. Found {self.unit!r}.")
-        if self.mode == "paper" and self.n_components == "auto":
-            raise ValueError("paper mode has no way to choose n_components. Give a number.")
-        if self.mode == "paper" and self.center:
-            raise ValueError("paper mode does not centre. Set center=False.")
-        if self.noise_by != "central" and (self.participants is not None or self.sampling_rate < 1):
-            raise ValueError(f"to ask some users at a time needs trust 'central'. Found {self.noise_by!r}.")
-        printed = {"iterations": None, "epsilon_central": None, "per_round": False}
-        if self.mode != "paper" and (
-            extra := [name for name, value in printed.items() if getattr(self, name) != value]
-        ):
-            raise ValueError(f"{extra[0]} is for mode='paper'. Leave it out: a sound run has one budget and rounds.")
-        where = "mode='paper'" if self.mode == "paper" else f"route={self.route!r}"
-        if idle := [name for name in _IDLE.get(where, ()) if getattr(self, name) != getattr(FedPower, name)]:
-            raise ValueError(f"{idle[0]} has no effect with {where}. Found {getattr(self, idle[0])!r}: leave it out.")
-        if self.mode == "paper" and self.unit == "row":
-            raise ValueError("paper mode protects devices, the users. Leave out unit='row'.")
-        if self.epsilon_central is not None and not self.epsilon_central > 0:
-            raise ValueError(f"epsilon_central must be positive. Found {self.epsilon_central!r}.")
-        if self.decay not in DECAYS:
-            raise ValueError(f"decay must be one of {DECAYS}. Found {self.decay!r}.")
-        if self.scheme not in (1, 2):
-            raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
-        if self.scheme == 1 and self.mode != "paper":
-            raise ValueError(
-                "scheme 1 draws devices with replacement, and a device that is drawn twice pays twice: it is for paper "
-                "mode only. Use scheme=2, where every device answers once per round."
-            )
+        check_choices(self)
 
     def _check_population(self, population: Population) -> None:
         if self.unit == "user" and isinstance(population, RowsAlone):
