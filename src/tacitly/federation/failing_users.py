@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows
-from tacitly.federation.base import BLOCK, Query
+from tacitly.federation.query import BLOCK, Query
 from tacitly.privacy.guarantee import Unit
 
 

@@ -12,9 +12,8 @@ from functools import partial
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows
-from tacitly.federation.base import Query
 from tacitly.federation.failing_users import attempt, check_time, without_failing_units
-from tacitly.federation.query import widest
+from tacitly.federation.query import Query, widest
 from tacitly.federation.statistics import Statistics
 
 _AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch

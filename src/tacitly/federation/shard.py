@@ -23,12 +23,11 @@ from threadpoolctl import ThreadpoolController
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import check_sums, fused_agrees, one_form
 from tacitly.federation.failing_users import OutOfTime, attempt, check_time, without_failing_units
 from tacitly.federation.forms import Few, OfArrays, OfStatistics, Plain
 from tacitly.federation.projected import Projected, project_few
-from tacitly.federation.query import rehearse, synthetic_rows
+from tacitly.federation.query import BLOCK, ROW_BLOCK, Chosen, Query, rehearse, synthetic_rows
 from tacitly.federation.scores import Scores
 from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
