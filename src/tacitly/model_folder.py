@@ -94,7 +94,7 @@ def save(
 
 
 def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
-    """Read a model folder. A published one has no heads: it can only personalise.
+    """Read a model folder, as :func:`save` writes it. A published one has no heads: it can only personalise.
 
     A network's folder holds parameters, not code: pass ``body=`` and ``head=`` modules of the same architecture (and
     ``augment=``, if the model has one).

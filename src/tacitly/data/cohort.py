@@ -93,6 +93,12 @@ class Cohort(GroupedRows):
     schema
         How a table's columns became these features; None where they were numbers already. Only with a schema may
         features be missing (NaN).
+
+    Examples
+    --------
+    >>> cohort = Cohort.from_arrays([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], users=["a", "b", "a"])
+    >>> cohort.n_users, cohort.offsets.tolist(), cohort.rows(0)[0].ravel().tolist()
+    (2, [0, 2, 3], [1.0, 3.0])
     """
 
     X: Array

@@ -18,6 +18,9 @@ class LocalTraining:
     use a head that was fitted to the other half, for both halves. ``warm``: users keep their heads (or, with a pull or
     two heads, their local part) at home and start the next round from them. ``rows`` is the number of rows a user
     contributes to a round; users with more contribute other rows in the next.
+
+    >>> LocalTraining(local_steps=5, loss="squares").head_steps
+    15
     """
 
     local_steps: int = 1
