@@ -25,7 +25,7 @@ import tacitly
 from benchmarks.tables import keep, table
 from tacitly.deployment import join, serve
 from tacitly.deployment.settings import Settings, Status
-from tacitly.federation.flower.node import least_group
+from tacitly.federation.flower.groups import least_group
 from tacitly.privacy.verification import verify
 
 DEADLINE = 30.0

@@ -20,7 +20,9 @@ from torch import nn
 
 from benchmarks.tables import keep, table
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.networks.architectures import lenet, mlp
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

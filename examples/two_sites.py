@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import tacitly
-from tacitly.federation.flower.node import read_heads
+from tacitly.federation.flower.kept_heads import read_heads
 
 SITES = ("north", "south")
 PREPARE = "tacitly join north --table north.csv --user id --target y"

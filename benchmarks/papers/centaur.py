@@ -52,7 +52,9 @@ from benchmarks.tables import IMAGES, RESULTS, keep, table, today
 from tacitly import neural
 from tacitly.datasets.shards import class_shards
 from tacitly.neural.engine.executor import Block, Executor
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.privacy.accounting import mu_of
 
 DELTA = 1e-5

@@ -30,7 +30,9 @@ from benchmarks.papers.centaur import free_layer
 from benchmarks.tables import RESULTS, keep, table
 from tacitly.neural.engine.device import one_thread
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
+from tacitly.neural.engine.update import UserUpdate, public_start
 from tacitly.neural.networks.architectures import mlp
 from tacitly.neural.networks.blocks import residual_network, transformer
 

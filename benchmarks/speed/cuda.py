@@ -31,8 +31,8 @@ from benchmarks.tables import keep, table
 from tacitly.federation.cuda import basis_step
 from tacitly.federation.cuda.forms import Context, form_of
 from tacitly.federation.cuda.rows import DeviceRows, Span
-from tacitly.federation.cuda.sums import BLOCK, ROW_BLOCK, integer_sums
-from tacitly.federation.query import Query
+from tacitly.federation.cuda.sums import integer_sums
+from tacitly.federation.query import BLOCK, ROW_BLOCK, Query
 from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.methods.fedpower.gram import ShiftedGram

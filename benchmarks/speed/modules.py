@@ -19,8 +19,10 @@ from torch import nn
 
 from benchmarks.tables import keep, table
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.rehearsal import rehearse
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
+from tacitly.neural.engine.update import UserUpdate, public_start
 from tacitly.neural.networks.blocks import SelfAttention, residual_network, transformer
 
 ROWS = 20

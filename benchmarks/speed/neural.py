@@ -26,7 +26,9 @@ import torch
 from benchmarks.tables import keep, table
 from tacitly.neural.engine.device import one_thread
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.networks.architectures import lenet, mlp
 
 TRAINING = LocalTraining(local_steps=5, batch_rows=20, head_steps=0, rows=100, local_rate=0.01)

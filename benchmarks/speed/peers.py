@@ -131,7 +131,9 @@ def network(users: int, repeats: int) -> Line:
     import torch
 
     from tacitly.neural.engine.executor import Executor
-    from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+    from tacitly.neural.engine.flat import Flat
+    from tacitly.neural.engine.local_training import LocalTraining
+    from tacitly.neural.engine.update import UserUpdate
     from tacitly.neural.networks.architectures import mlp
 
     rows, rate, rng = 20, 0.1, np.random.default_rng(0)

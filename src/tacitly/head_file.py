@@ -11,7 +11,8 @@ import numpy as np
 
 from tacitly.methods.mixed_effects.estimator import MixedEffects, Posterior
 from tacitly.methods.shared_basis import Head, SharedBasisModel
-from tacitly.model_folder import ModelError, write_private
+from tacitly.model_folder import ModelError
+from tacitly.portable import write_private
 
 
 def save_head(head: Any, path: str | os.PathLike[str]) -> None:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacitly.methods import REGISTRY
+from tacitly.portable import write_private
 from tacitly.privacy.account import record
 from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.ledger import Ledger
 from tacitly.privacy.signing import signed
-from tacitly.private_arrays import private_from_bytes as private_from_bytes
-from tacitly.private_arrays import private_to_bytes as private_to_bytes
+from tacitly.private_arrays import private_from_bytes, private_to_bytes
 
 if TYPE_CHECKING:
     from tacitly.methods.base import PrivateModel
@@ -94,7 +94,7 @@ def save(
 
 
 def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
-    """Read a model folder. A published one has no heads: it can only personalise.
+    """Read a model folder, as :func:`save` writes it. A published one has no heads: it can only personalise.
 
     A network's folder holds parameters, not code: pass ``body=`` and ``head=`` modules of the same architecture (and
     ``augment=``, if the model has one).
@@ -240,10 +240,3 @@ def config_of(model: PrivateModel) -> dict[str, Any]:
         "target": model.target_name_,
         "user": model.user_column_,
     }
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a new file that only its owner can read."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)

@@ -7,19 +7,23 @@ File locks. :func:`lock_file` excludes other processes and other locks of the sa
 macOS) and ``msvcrt.locking`` (Windows) the operating system drops the lock of a process that dies. Where neither
 exists, a file that is created exclusively marks the lock; it survives a crash and must then be removed by hand, so the
 fallback can refuse too often but never admits two owners.
+
+Private files. :func:`write_private` and :func:`replacing` make files that only their owner can read from the moment
+they exist, where the platform has such permissions (POSIX).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def _optional(module: str) -> Any:
@@ -99,6 +103,35 @@ def lock_file(path: Path, *, remove: bool = False) -> FileLock:
     os.lseek(handle, 0, os.SEEK_SET)
     os.write(handle, f"{os.getpid()}\n".encode())
     return FileLock(path, handle, remove=remove)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    with _new_private(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file that only its owner can read, and that takes the place of ``path`` once it is written.
+
+    ``durable``: it is on the disk before it does. If writing fails, ``path`` stays what it was.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with _new_private(draft) as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _new_private(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import tacitly
 from tacitly.audit import Audit, audit, audit_canaries, audit_one_run, check_sensitivity
-from tacitly.audit.attack import Attacker, strongest
+from tacitly.audit.attack import Attacker
+from tacitly.audit.search import strongest
 from tacitly.audit.worlds import canaries, worlds
 from tacitly.cli.main import app
 from tacitly.federation.bounds import BoundExceeded

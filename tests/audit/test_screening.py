@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tacitly
-from tacitly.audit.attack import exact_findings, strongest
+from tacitly.audit.findings import exact_findings
+from tacitly.audit.search import strongest
 from tacitly.federation.query import Query
 from tacitly.methods.base import Procedure
 from tacitly.methods.shared.whitening import FeatureMoment
@@ -86,8 +87,8 @@ class RaisesForTargets(Honest):
 
 def test_a_finalist_that_makes_a_fit_raise_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Screening took its failure for a canary without power. Here everybody is a finalist."""
-    monkeypatch.setattr("tacitly.audit.attack._FINALISTS", 100)
-    monkeypatch.setattr("tacitly.audit.attack._REPEATS", 0)
+    monkeypatch.setattr("tacitly.audit.search._FINALISTS", 100)
+    monkeypatch.setattr("tacitly.audit.search._REPEATS", 0)
     found = strongest(RaisesForTargets(rank=1, epsilon=1.0), Unit.USER, Adjacency.ZERO_OUT)
     assert any("raise ValueError" in finding for finding in found.findings)
 

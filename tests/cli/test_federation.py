@@ -28,9 +28,11 @@ from tacitly.deployment.server_app import dismiss
 from tacitly.deployment.settings import Settings, Status
 from tacitly.deployment.warm_up import warm_up
 from tacitly.federation.flower import fleet
+from tacitly.federation.flower.card import Card
+from tacitly.federation.flower.kept_heads import read_heads
 from tacitly.federation.flower.keys import opened, signed
 from tacitly.federation.flower.messages import Answer
-from tacitly.federation.flower.node import Card, Node, read_heads
+from tacitly.federation.flower.node import Node
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import Ledger, LedgerMismatch

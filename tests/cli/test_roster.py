@@ -18,7 +18,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.data.tables import open_table
 from tacitly.data.validation import DataError
 from tacitly.federation import wire
-from tacitly.federation.flower.node import digest_of
+from tacitly.federation.flower.kept_heads import digest_of
 from tacitly.methods import REGISTRY
 
 USERS = 30

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from tacitly.data import csv_format
+from tacitly.data.cell_text import text_of
 from tacitly.data.cohort import Cohort
-from tacitly.data.schema import Column, text_of
+from tacitly.data.schema import Column
 from tacitly.data.tables import open_table
 from tacitly.data.validation import plain_numbers
 from tacitly.heads.losses import Loss

@@ -22,6 +22,8 @@ import pyarrow.feather as feather
 import pyarrow.parquet as parquet
 import pytest
 
+import tacitly.data.csv_file
+import tacitly.data.source
 import tacitly.data.tables
 from tacitly.data.cohort import Cohort, DataError
 from tacitly.data.csv_format import Utf8File
@@ -117,7 +119,7 @@ FILES = [(form, name) for form, name in zip(FORMS, NAMES, strict=True)]
 def test_every_form_of_a_table_gives_the_cohort_of_its_arrays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any, text: bool, on_disk: bool
 ) -> None:
-    monkeypatch.setattr(tacitly.data.tables, "_CELLS", 128)  # many small batches
+    monkeypatch.setattr(tacitly.data.source, "_CELLS", 128)  # many small batches
     monkeypatch.setattr(tacitly.data.in_order, "_BUFFER_BYTES", (1000, 1000))  # and many runs
     table = frame()
     if text:
@@ -193,7 +195,7 @@ def test_csv_ids_are_not_split_by_stray_spaces(tmp_path: Path) -> None:
 
 
 def test_csv_types_are_not_guessed_from_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tacitly.data.tables, "_CSV_BLOCK_BYTES", 256)
+    monkeypatch.setattr(tacitly.data.csv_file, "_CSV_BLOCK_BYTES", 256)
     lines = [f"{i},{i}" for i in range(200)] + ["late,0.5", "later, 7 "]
     cohort = Cohort.from_table(write(tmp_path, "who,a\n" + "\n".join(lines)), user="who")
     assert cohort.X[cohort.index_of(["late", "later", 17])].ravel().tolist() == [0.5, 7, 17]
@@ -202,7 +204,7 @@ def test_csv_types_are_not_guessed_from_the_first_rows(tmp_path: Path, monkeypat
 def test_a_csv_cell_that_is_no_plain_number_is_read_as_before_wherever_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tacitly.data.tables, "_CSV_BLOCK_BYTES", 256)
+    monkeypatch.setattr(tacitly.data.csv_file, "_CSV_BLOCK_BYTES", 256)
     for at in (0, 30, 199):
         cells = [str(i) for i in range(200)]
         cells[at] = "True"
@@ -235,7 +237,7 @@ def test_csv_of_other_tools_is_understood(tmp_path: Path) -> None:
 def test_mixed_ids_that_change_kind_between_batches_are_one_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tacitly.data.tables, "_CELLS", 2)
+    monkeypatch.setattr(tacitly.data.source, "_CELLS", 2)
     table = pd.DataFrame({"who": pd.Series([1, 2, "a", "1", 1, 2.0], dtype=object), "a": range(6)})
     cohort = Cohort.from_table(table, user="who")
     assert cohort.users.tolist() == ["1", "2", "a"]
@@ -272,7 +274,7 @@ def test_a_column_without_a_name_is_refused_unless_features_are_named(tmp_path: 
 
 @pytest.mark.parametrize("form", FORMS, ids=NAMES)
 def test_missing_cells_are_counted_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any) -> None:
-    monkeypatch.setattr(tacitly.data.tables, "_CELLS", 64)
+    monkeypatch.setattr(tacitly.data.source, "_CELLS", 64)
     table = frame().astype({"age": "Int64", "tall": "boolean"})
     table.loc[[0, 250, 499], "age"] = None
     table.loc[[7, 480], "pay"] = np.nan
@@ -307,7 +309,7 @@ def test_infinite_cells_and_overflow_are_counted_in_every_form(tmp_path: Path, f
 
 @pytest.mark.parametrize("form", FORMS, ids=NAMES)
 def test_text_is_counted_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any) -> None:
-    monkeypatch.setattr(tacitly.data.tables, "_CELLS", 64)
+    monkeypatch.setattr(tacitly.data.source, "_CELLS", 64)
     table = frame()
     table["city"] = SECRET_USER
     table["pay"] = table["pay"].astype(str)
@@ -604,7 +606,7 @@ def test_arrow_keeps_no_python_object_after_reading(tmp_path, encoding, ending, 
     ],
 )
 def test_columns_of_arrow_become_arrays_of_the_same_cells(values: Any, expected: list[Any]) -> None:
-    found = tacitly.data.tables._to_numpy(values)
+    found = tacitly.data.source.to_numpy(values)
     np.testing.assert_array_equal(found, np.array(expected, dtype=found.dtype))
     plain = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if found.dtype != object:

@@ -20,7 +20,7 @@ import tacitly
 from engines import fit, users
 from ledgers import published_values
 from tacitly.deployment.settings import Settings, Status
-from tacitly.federation.flower.node import read_heads
+from tacitly.federation.flower.kept_heads import read_heads
 from tacitly.privacy.ledger import Ledger
 from tacitly.privacy.verification import verify
 

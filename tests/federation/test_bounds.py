@@ -13,12 +13,12 @@ import pytest
 
 from tacitly.data.cohort import Cohort
 from tacitly.federation import wire
-from tacitly.federation.base import BLOCK, Query
 from tacitly.federation.bounds import BoundExceeded, _each_sum
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import Node
 from tacitly.federation.local import LocalFederation
 from tacitly.federation.projected import Projected
+from tacitly.federation.query import BLOCK, Query
 from tacitly.federation.scores import Scores
 from tacitly.federation.shard import Shard
 from tacitly.methods.fedrep.queries import BasisStep

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacitly.data.cohort import Cohort
-from tacitly.federation import shard
+from tacitly.federation import forms, shard
 from tacitly.federation.bounds import fused_agrees
 from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import NormalEquations
@@ -66,7 +66,7 @@ def test_two_factors_whose_product_underflows_do_not_lengthen_a_score() -> None:
     """The clip over the norm of a score, times what the bound leaves: 1.8 clips, before such products were left out."""
     units, prior = Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0), Prior(np.zeros(2), np.eye(2), 1.0)
     query = MeasuredScore(Score(units, prior, 1e153 * np.eye(2), np.eye(2), 1.0), 1e-30, np.zeros(2))
-    form = shard._OfStatistics(query, query.statistics)
+    form = forms.OfStatistics(query, query.statistics)
     if not fused_agrees(query, 1, query.bound, form):
         return  # the definition runs, which clips whatever it gets
     targets = 10.0 ** np.linspace(138.0, 142.0, 200)

@@ -11,8 +11,7 @@ import scipy.sparse
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation import shard
-from tacitly.federation.base import BLOCK
-from tacitly.federation.query import Query
+from tacitly.federation.query import BLOCK, Query
 from tacitly.federation.shard import Shard
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors

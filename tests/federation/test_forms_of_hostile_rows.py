@@ -15,8 +15,8 @@ import pytest
 from federation.test_wire import SENT, made_up_rows
 from methods.test_sensitivity import features
 from tacitly.arrays import read_only
+from tacitly.federation.forms import OfStatistics
 from tacitly.federation.query import Query
-from tacitly.federation.shard import _OfStatistics
 from tacitly.privacy.guarantee import Unit
 
 CHANGES: dict[str, Any] = {
@@ -41,7 +41,7 @@ CHANGES: dict[str, Any] = {
 
 
 def forms_of(query: Query) -> list[Query]:
-    by_statistics = [] if query.statistics is None else [_OfStatistics(query, query.statistics)]
+    by_statistics = [] if query.statistics is None else [OfStatistics(query, query.statistics)]
     return [query, query.form_for(8, features(query)), *by_statistics]
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacitly.federation import wire
-from tacitly.federation.flower.inbox import VERDICTS, Inbox
+from tacitly.federation.flower.card import Card
+from tacitly.federation.flower.inbox import Inbox
 from tacitly.federation.flower.messages import Answer, Ask
-from tacitly.federation.flower.node import Card
 from tacitly.federation.wire import WireError
 from tacitly.methods.fedpower.gram import CentreVote
 from tacitly.methods.shared.whitening import FeatureMoment
@@ -79,7 +79,8 @@ def test_a_hundred_thousand_malformed_replies_are_all_rejected_and_counted() -> 
     assert not box.total.any()
     assert not box.answered
     assert sum(box.verdicts.values()) == 100_000
-    assert set(box.verdicts) <= set(VERDICTS)
+    known = {"unknown", "duplicate", "late", "malformed", "shape", "range", "refused", "failed", "lost"}
+    assert set(box.verdicts) <= known  # no node invents another, which pages would show
     assert min(box.verdicts[name] for name in ("unknown", "malformed", "late", "range", "shape", "refused")) > 100
     assert box.take(1, GOOD) == "ok"  # and a valid one is still accepted
 

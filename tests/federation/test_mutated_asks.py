@@ -18,8 +18,9 @@ from methods.test_sensitivity import features
 from tacitly.data.cohort import Cohort
 from tacitly.federation import wire
 from tacitly.federation.bounds import fused_agrees
+from tacitly.federation.forms import OfStatistics
 from tacitly.federation.query import rehearse, synthetic_rows
-from tacitly.federation.shard import Shard, _OfStatistics
+from tacitly.federation.shard import Shard
 from tacitly.privacy.guarantee import Unit
 
 FACTORS = [0.0, -1.0, 1e-300, 1e-160, 1e-30, 1e-8, 1e-3, 0.5, 3.0, 1e3, 1e8, 1e30, 1e160, 1e300, 1e308]
@@ -107,6 +108,6 @@ def test_ordinary_queries_run_in_their_fused_form() -> None:
     """The fallback is for numbers that no algorithm sends: one that fell back to the definition would be slow."""
     slow = []
     for name, (query, bound) in SENT.items():
-        forms = [query] if query.statistics is None else [query, _OfStatistics(query, query.statistics)]
+        forms = [query] if query.statistics is None else [query, OfStatistics(query, query.statistics)]
         slow += [name for form in forms if not fused_agrees(query, features(query), bound, form)]
     assert slow == []

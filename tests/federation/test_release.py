@@ -11,8 +11,8 @@ from scipy import stats
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tacitly.data.cohort import Cohort
-from tacitly.federation.base import BLOCK, Query
 from tacitly.federation.local import LocalFederation
+from tacitly.federation.query import BLOCK, Query
 from tacitly.methods.altmin import algorithm as altmin
 from tacitly.methods.fedrep import algorithm as fedrep
 from tacitly.methods.fedrep import as_printed as paper_fedrep

@@ -14,7 +14,7 @@ from adversary import Rows, attacked, clipped, neighbour_violations, placed, vio
 from tacitly.arrays import read_only
 from tacitly.audit.sensitivity import SensitivityReport
 from tacitly.federation.base import Query
-from tacitly.federation.shard import _OfStatistics
+from tacitly.federation.forms import OfStatistics
 from tacitly.heads.losses import Loss
 from tacitly.linalg import orthonormal
 from tacitly.methods.altmin.queries import NormalEquations
@@ -228,7 +228,7 @@ QUERIES: dict[str, tuple[Query, float]] = (
 )
 COMPILED = ("one model", "one model, centred", "norm of a correction")
 QUERIES |= {
-    f"{name}, many users": (_OfStatistics(QUERIES[name][0], QUERIES[name][0].statistics), QUERIES[name][1])
+    f"{name}, many users": (OfStatistics(QUERIES[name][0], QUERIES[name][0].statistics), QUERIES[name][1])
     for name in COMPILED
 }
 FEW = [name for name, (query, _) in QUERIES.items() if query.form_for(2, D) is not query]

@@ -12,9 +12,9 @@ from scipy.special import log_ndtr
 
 from tacitly.privacy.accounting import (
     AccountingError,
+    _pld_epsilon,
     _profile,
     compose,
-    cross_check,
     delta_of,
     epsilon_of,
     log_normal,
@@ -49,19 +49,13 @@ def test_epsilon_and_mu_are_inverse_and_err_on_the_private_side(epsilon: float, 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_closed_form_agrees_with_privacy_loss_distributions(adjacency: Adjacency) -> None:
     events = [event(8.34), *[event(18.65)] * 20, event(12.0, acute=True)]
-    assert cross_check(events, adjacency, 1e-5) == compose(events, adjacency, 1e-5)
+    assert _pld_epsilon(events, adjacency, 1e-5) == pytest.approx(compose(events, adjacency, 1e-5), rel=0.02)
 
 
 def test_replace_one_doubles_the_sensitivity_and_acute_contributions_pay_root_two() -> None:
     assert total_mu([event(1.0)], Adjacency.REPLACE_ONE) == 2.0
     assert total_mu([event(1.0, acute=True)], Adjacency.REPLACE_ONE) == pytest.approx(math.sqrt(2.0))
     assert total_mu([event(1.0)], Adjacency.ZERO_OUT) == 1.0
-
-
-def test_a_disagreement_between_accountants_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacitly.privacy.accounting._pld_epsilon", lambda *_: 0.4)
-    with pytest.raises(AccountingError, match="closed form"):
-        cross_check([event(5.0)], Adjacency.ZERO_OUT, 1e-5)
 
 
 @pytest.mark.parametrize(("adjacency", "expected"), [("zero-out", 2.337), ("replace-one", 4.368)])

@@ -580,11 +580,12 @@ def test_a_ceiling_may_be_a_number_and_only_becomes_lower(path: Path) -> None:
 
 
 def test_a_ceiling_that_renews_applies_to_each_period(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tacitly.privacy import book
-    from tacitly.privacy import ledger as module
+    from tacitly.privacy import book, ledger_reading
+    from tacitly.privacy import ledger as ledger_module
 
     def at(time: str) -> None:
-        monkeypatch.setattr(module, "now", lambda after="": max(after, time))
+        for module in (ledger_module, ledger_reading):
+            monkeypatch.setattr(module, "now", lambda after="": max(after, time))
 
     at("2026-12-31T23:00:00Z")
     with Ledger(path, ceiling=CEILING, renews="yearly") as ledger:
@@ -696,7 +697,7 @@ def test_an_uncertified_fit_does_not_enter_a_certified_ledger(options: dict[str,
 
 def test_a_planned_run_with_sampling_is_added_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clips chosen during the run, and slack, do not change the plan."""
-    from tacitly.privacy import accounting, ledger
+    from tacitly.privacy import accounting, ledger, ledger_reading
 
     asked: list[int] = []
 
@@ -704,7 +705,8 @@ def test_a_planned_run_with_sampling_is_added_up_once(monkeypatch: pytest.Monkey
         asked.append(1)
         return accounting.compose(*arguments)
 
-    monkeypatch.setattr(ledger, "compose", counted)
+    for module in (ledger, ledger_reading):
+        monkeypatch.setattr(module, "compose", counted)
     planned = [event(2, sampling_rate=0.5)] * 2
     with Ledger(ceiling=CEILING) as account:
         run = account.run("a", config={}, planned=planned)

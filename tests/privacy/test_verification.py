@@ -29,7 +29,7 @@ from tacitly.privacy.accounting import compose, delta_of, mu_of
 from tacitly.privacy.certificate import Certificate, shown
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import Ledger
-from tacitly.privacy.signing import public_key, signed
+from tacitly.privacy.signing import signed
 from tacitly.privacy.verification import verify
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -347,9 +347,9 @@ def test_the_accounts_total_follows_from_its_releases(text: str, ledger: Ledger)
 
 def test_a_signature_belongs_to_a_text_and_a_key(text: str, ledger: Ledger) -> None:
     claim = signed(certify(ledger))
-    mine, other = public_key(), "ab" * 32
     assert claim.signature is not None
-    assert claim.signature["key"] == mine
+    mine, other = claim.signature["key"], "ab" * 32
+    assert verify(signed(certify(ledger)).to_json(), key=mine).ok  # one key for all of a user's certificates
     assert verify(claim.to_json(), key=mine, ledger=ledger).ok
     assert verify(claim.to_json(), key=other).failed == ("signature",)
     assert verify(text, key=mine).failed == ("signature",)
@@ -520,7 +520,8 @@ def test_a_saved_model_is_verified_against_its_ledger_and_no_other_model_is(fold
     assert tacitly_verify(data.parent) == 1  # this machine knows the account's ledger
     (data.parent / "certificate.json").write_text(replace(forged, account=None).to_json(), encoding="utf-8")
     assert tacitly_verify(data.parent) == 0
-    assert tacitly_verify(data.parent, "--key", public_key()) == 1
+    assert claim.signature is not None
+    assert tacitly_verify(data.parent, "--key", claim.signature["key"]) == 1
 
 
 def test_a_changed_configuration_is_neither_verified_nor_loaded(folders: Path, tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from tacitly.reporting import PublicPart, guarantee, report
 from tacitly.reporting.charts import Scale, histogram
 from tacitly.reporting.gains import helped
 from tacitly.reporting.guarantee import timeline
-from tacitly.reporting.learned import known, learned
+from tacitly.reporting.learned import learned
 
 HOSTILE = "</style><script>alert(1)</script><img src=//evil.example onerror=x>\"'&\u202e"
+NOBODY_KNOWS = "The published numbers of this model, by name."
 NAMES = [HOSTILE, "age", "dose"]
 
 
@@ -204,7 +205,7 @@ def test_every_method_is_shown_as_what_it_means(method: Any, monkeypatch: pytest
         words = {key: value for key, value in parameters.items() if key in ("epsilon", "loss", "classes", "sparsity")}
         model = kind(**words, **rank).fit(X, targets, users)
     part = PublicPart.of_model(model)
-    assert known(part)
+    assert NOBODY_KNOWS not in learned(part)
     page = report(model)
     checked(page)
     assert len(page.encode()) < 100_000
@@ -224,11 +225,11 @@ def test_classes_keep_their_names_in_both_editions(monkeypatch: pytest.MonkeyPat
 def test_networks_and_arrays_nobody_knows_are_listed(model: Any) -> None:
     part = PublicPart.of_model(model)
     network = replace(part, kind="neural.Centaur", arrays={"body.0": np.ones((3, 2)), "head.0": np.ones(2)})
-    assert known(network)
     assert "3 × 2" in learned(network)
+    assert NOBODY_KNOWS not in learned(network)
     strange = replace(part, arrays={"<b>": np.ones(4)})
-    assert not known(strange)
     assert "&lt;b&gt;" in learned(strange)
+    assert NOBODY_KNOWS in learned(strange)
 
 
 def test_thousands_of_releases_and_columns_stay_small(model: Any) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 import tacitly
-from tacitly.federation.flower.coordinator import FlowerPopulation, Patience
+from tacitly.federation.flower.card import Card
 from tacitly.federation.flower.masks import new_key
-from tacitly.federation.flower.node import Card, Node
+from tacitly.federation.flower.node import Node
+from tacitly.federation.flower.population import FlowerPopulation, Patience
 
 QUICK = Patience(deadline=2.0, gather=1.0, again=0.5, poll=0.005)
 

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from tacitly import neural
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
+from tacitly.neural.engine.update import UserUpdate
 
 D, N, M = 6, 20, 8
 

@@ -7,8 +7,8 @@ adaptive attack over all releases. A selection among candidates is treated the s
 candidate's probabilities (of the exponential mechanism, which are close to those of permute-and-flip). Two more
 statistics look for noise whose *size* depends on the data: the energy of R − S_out, and its largest entry.
 
-Before that come exact checks along a forced transcript: with the same released values in both worlds, everything else
-must be identical too: the queries, the noise, the schedule, and every public array of the result.
+What comes before it: exact checks (:mod:`tacitly.audit.findings`), and the search for the canary that is easiest to
+find (:mod:`tacitly.audit.search`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.special import log_softmax
-from scipy.stats import chi2
 
 from tacitly.arrays import Array
 from tacitly.audit.recording import Entry, RecordedRun, Recording
-from tacitly.audit.users import User
 from tacitly.audit.worlds import Worlds, canaries, worlds
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Chosen, Query
@@ -51,11 +49,8 @@ from tacitly.privacy.guarantee import (
 )
 
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
-_FALSE_ALARM = 1e-9
 _FAILED, _CERTAIN = 1e300, 1e6
 _OFTEN = 0.1  # of runs
-_CLOSE = 0.97  # of the largest power counts as much
-_FINALISTS, _REPEATS = 3, 3  # canaries of each kind that are tried in runs of their own, and how often again
 
 
 @dataclass(frozen=True)
@@ -260,151 +255,6 @@ def first_certificate(estimator: PrivateModel) -> Certificate:
     return Attacker(estimator, pair).run(pair.inside)[0].certificate_
 
 
-class Search(NamedTuple):
-    """The attacker with the strongest canary, its power (typical, and the largest in any run), and what was found."""
-
-    attacker: Attacker
-    typical: Power
-    most: Power
-    findings: tuple[str, ...] = ()
-
-
-def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Search:
-    """Try all canaries.
-
-    What a canary adds to the queries of a run hardly depends on which canary of its size and number of rows the run
-    had, since the noise of so few users drowns everybody. So those are screened by the queries of one run, in which
-    none of them may move a sum by more than its sensitivity. The best get runs of their own: the most powerful, and
-    those with the largest values among the nearly as powerful; several, because a clip found privately is noisy: a
-    canary may reach it in one run and not in the next.
-    """
-    labels = estimator.audit_labels
-    everybody = list(_distinct(canaries(labels=labels), adjacency))
-    attackers = [Attacker(estimator, worlds(unit, adjacency, canary, labels=labels)) for canary in everybody]
-    transcripts: dict[tuple[int, int], list[Entry]] = {}
-    screened: list[float] = []
-    findings: list[str] = []
-    for attacker, (canary, _) in zip(attackers, everybody, strict=True):
-        kind = len(canary[0]), int(math.log10(float(np.abs(canary[0]).max())))
-        if kind not in transcripts:
-            try:
-                transcripts[kind] = attacker.run(attacker.worlds.inside)[1]
-            except Exception as error:  # which tells that somebody like this is there
-                transcripts[kind] = []
-                findings.append(f"a canary's values raise {type(error).__name__}")
-        screened.append(attacker.screen(transcripts[kind]).size)
-        findings.extend(attacker.excesses(transcripts[kind], adjacency))
-    tried = []
-    for at in _finalists(screened, [max(float(np.abs(part).max()) for part in canary) for canary, _ in everybody]):
-        try:
-            powers = [attackers[at].power()]
-            if math.isinf(powers[0].mu):  # without noise any canary that moves a sum is seen
-                return Search(attackers[at], powers[0], powers[0], tuple(dict.fromkeys(findings)))
-            powers.extend(attackers[at].power() for _ in range(_REPEATS))
-        except Exception as error:
-            findings.append(f"a canary's values raise {type(error).__name__}")
-            powers = [Power()]
-        tried.append((attackers[at], powers))
-    attacker, powers = max(tried, key=lambda one: _typical(one[1]).size)
-    found = tuple(dict.fromkeys(findings))
-    return Search(attacker, _typical(powers), max(powers, key=lambda power: math.hypot(power.mu, *power.pure)), found)
-
-
-def _finalists(powers: Sequence[float], sizes: Sequence[float]) -> list[int]:
-    """Return the positions of the most powerful canaries, and of the largest of those nearly as powerful."""
-    by_power = sorted(range(len(powers)), key=lambda at: powers[at])
-    close = [at for at in by_power if powers[at] >= _CLOSE * powers[by_power[-1]]]
-    return list(dict.fromkeys([*by_power[-_FINALISTS:], *sorted(close, key=lambda at: sizes[at])[-_FINALISTS:]]))
-
-
-def _distinct(pairs: Iterator[tuple[User, User]], adjacency: Adjacency) -> Iterator[tuple[User, User]]:
-    """Leave out canaries that differ only by their replacement, where nobody is replaced."""
-    seen: set[bytes] = set()
-    for canary, replacement in pairs:
-        key = b"".join(np.ascontiguousarray(part).tobytes() for part in canary)
-        if adjacency is Adjacency.REPLACE_ONE or key not in seen:
-            seen.add(key)
-            yield canary, replacement
-
-
-def _typical(powers: Sequence[Power]) -> Power:
-    mu = math.sqrt(np.mean([power.mu**2 for power in powers]))
-    alike = [power for power in powers if len(power.pure) == len(powers[0].pure)]
-    pure, often = (
-        tuple(float(mean) for mean in np.mean(choices, axis=0))
-        for choices in ([power.pure for power in alike], [power.often for power in alike])
-    )
-    return Power(mu, pure, often)
-
-
-def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
-    """Yield what differs between the worlds although the released values are the same, and sums that move too far."""
-    try:
-        model, entries = attacker.run(attacker.worlds.inside)
-        twin, replayed = attacker.run(attacker.worlds.outside, [entry.value for entry in entries])
-    except Exception as error:
-        yield f"raises {type(error).__name__} in one of the worlds"
-        return
-    if not entries:
-        yield "nothing was released through the federation, yet a result is published"
-    if len(entries) != len(replayed):
-        yield f"makes {len(entries)} releases with the canary and {len(replayed)} without, given the same values"
-    for entry, other in zip(entries, replayed, strict=False):
-        name = entry.release.name
-        # A replayed release asks nobody, so of groups that take turns only the first query is recorded.
-        both = min(len(entry.queries), len(other.queries))
-        if entry.release.name != other.release.name or not _same(entry.queries[:both], other.queries[:both]):
-            yield f"{name}: the query depends on the canary's rows"
-        if entry.event != other.event:
-            yield f"{name}: the noise or the clip depends on the canary's rows"
-        if np.isfinite(entry.value).all():
-            inside, outside = attacker.known(entry)
-            moved, allowed = float(np.linalg.norm(inside - outside)), entry.event.sensitivity.under(adjacency)
-            if isinstance(entry.queries[0], Scores):
-                moved, allowed = float(np.abs(inside - outside).max()), float(entry.queries[0].steps)
-                if adjacency is Adjacency.ZERO_OUT and (inside > outside).any() and (inside < outside).any():
-                    yield f"{name}: the canary raises some totals and lowers others"
-            if moved > allowed:
-                yield f"{name}: the canary moves the sum by {moved / allowed:.4g} times its sensitivity"
-    for name, array in model.public_arrays().items():
-        if not np.array_equal(array, twin.public_arrays()[name], equal_nan=True):
-            yield f"{name}_: is published and depends on the canary's rows other than through releases"
-
-
-def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
-    """Yield where noise is not what the ledger states: too small, or used twice."""
-    energy: dict[str, tuple[float, int]] = {}
-    seen: dict[int, list[Array]] = {}
-    for _ in range(runs):
-        try:
-            entries = attacker.run(attacker.worlds.outside)[1]
-        except Exception:
-            return  # the exact checks report it
-        for entry in entries:
-            event = entry.event
-            if not isinstance(event, GaussianEvent):
-                continue  # a selection releases an index, which shows no noise
-            if event.sampling_rate < 1 or not event.private:
-                continue
-            noise = (entry.value.ravel() - attacker.without(entry)) / attacker.sigma(entry)
-            total, count = energy.get(entry.release.name, (0.0, 0))
-            energy[entry.release.name] = (total + float(noise @ noise), count + noise.size)
-            seen.setdefault(noise.size, []).append(noise)
-    for name, (total, count) in energy.items():
-        if chi2.cdf(total, count) < _FALSE_ALARM:
-            yield f"{name}: the noise has {math.sqrt(total / count):.3g} of the standard deviation in the ledger"
-        if chi2.sf(total, count) < _FALSE_ALARM:
-            yield f"{name}: noise has {math.sqrt(total / count):.3g} times the standard deviation that is stated"
-    for size, vectors in seen.items():
-        stacked = np.array(vectors)
-        if size > 1 and len(np.unique(np.round(stacked, 9), axis=0)) < len(stacked):
-            yield f"the same noise is used twice ({size} coordinates)"
-        # Independent Gaussian vectors have full rank, so a direction without noise (an antisymmetric part, a forgotten
-        # coordinate) shows as a loss of rank.
-        elif np.linalg.matrix_rank(stacked) < min(stacked.shape):
-            yield f"some direction has no independent noise ({size} coordinates)"
-
-
 def many_runs(
     attacker: Attacker, runs: int, *, workers: int = 1, progress: Callable[[int], None] | None = None
 ) -> tuple[Array, Array]:
@@ -483,17 +333,3 @@ def _numbered(estimator: PrivateModel) -> PrivateModel:
     parameters = {**estimator.get_params(deep=False), "classes": list(range(len(classes)))}
     numbered: PrivateModel = type(estimator)(**parameters)
     return numbered
-
-
-def _same(first: Any, second: Any) -> bool:
-    """Whether two queries are equal in every public field, to the last bit."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, tuple | list):
-        return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
-    if isinstance(first, np.ndarray):
-        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
-    if is_dataclass(first):
-        # Fields with compare=False are executors, not public values.
-        return all(_same(getattr(first, f.name), getattr(second, f.name)) for f in fields(first) if f.compare)
-    return bool(first == second)

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from tacitly.audit.attack import Attacker, exact_findings, first_certificate, many_runs, noise_findings, strongest
+from tacitly.audit.attack import Attacker, first_certificate, many_runs
 from tacitly.audit.bounds import Bound, from_runs
+from tacitly.audit.findings import exact_findings, noise_findings
+from tacitly.audit.search import strongest
 from tacitly.audit.side_channels import side_channels
 from tacitly.methods.base import PrivateModel
 from tacitly.privacy.accounting import mu_of

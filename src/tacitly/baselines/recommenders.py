@@ -242,7 +242,7 @@ def _without_levels(cohort: Cohort, levels: Array, low: float, high: float) -> C
 
 
 def _federation(cohort: Cohort, plan: Plan, name: str) -> LocalFederation:
-    events = [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
+    events = plan.events()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UncertifiedWarning)
         ledger = Ledger(ceiling=plan.budget if plan.budget.private else None)

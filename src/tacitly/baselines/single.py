@@ -7,7 +7,7 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.baselines.base import Baseline
 from tacitly.data.cohort import Cohort
-from tacitly.data.tables import row_blocks
+from tacitly.data.source import row_blocks
 
 _RIDGE = 1e-9
 _MOST_ROWS = 50_000  # for losses that need many passes: enough for two digits of accuracy

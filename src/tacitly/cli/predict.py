@@ -163,7 +163,7 @@ def _write(columns: dict[str, list[Any]], out: Path | None) -> None:
     import io
     import sys
 
-    from tacitly.model_folder import write_private
+    from tacitly.portable import write_private
 
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
     from tacitly.data.missing import Codes
     from tacitly.data.schema import Schema
-    from tacitly.data.tables import Source
+    from tacitly.data.source import Source
     from tacitly.methods.registry import Method
 
 Exclude = Annotated[
@@ -230,7 +230,7 @@ def describe(cohort: Cohort) -> None:
     """Print the features, by what happens to them."""
     import numpy as np
 
-    from tacitly.data.tables import row_blocks
+    from tacitly.data.source import row_blocks
 
     assert cohort.y is not None
     silent = int(np.isnan(cohort.y).sum())  # one empty row each

@@ -113,7 +113,8 @@ def _read(
 def _catalogue(path: Path, item: str, features: list[str]) -> tuple[Any, Any]:
     import numpy as np
 
-    from tacitly.data.tables import batch_rows, open_table
+    from tacitly.data.source import batch_rows
+    from tacitly.data.tables import open_table
     from tacitly.data.validation import DataError
 
     opened = open_table(path, item)

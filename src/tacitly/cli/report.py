@@ -12,7 +12,7 @@ from tacitly.cli.console import Model, say
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
-    from tacitly.data.tables import Source
+    from tacitly.data.source import Source
 
 
 def report(

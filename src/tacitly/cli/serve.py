@@ -81,7 +81,7 @@ def serve(
 
 def _cards(folder: Path, chosen: Chosen, nodes: list[Path] | None, epsilon: float | None) -> tuple[Any, ...]:
     """Return the sites' cards; raise where something is missing that a new folder needs."""
-    from tacitly.federation.flower.node import Card
+    from tacitly.federation.flower.card import Card
 
     needed = [option for option in chosen.method.options if option.default is REQUIRED]
     if not nodes or epsilon is None or any(option.name not in chosen.given for option in needed):

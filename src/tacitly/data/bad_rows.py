@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacitly.data.tables import row_blocks
+from tacitly.data.source import row_blocks
 from tacitly.data.validation import Array, DataError
 
 POLICIES = ("drop", "blank", "drop-unlabelled", "raise")

@@ -36,7 +36,8 @@ from tacitly.data.grouping import (
 from tacitly.data.grouping import count_users as _count_users
 from tacitly.data.in_order import Progress, write_in_order
 from tacitly.data.schema import Schema
-from tacitly.data.tables import open_table, row_blocks
+from tacitly.data.source import row_blocks
+from tacitly.data.tables import open_table
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, id_array, plain, stable_order
 from tacitly.data.validation import Array, DataError, float_type
 
@@ -92,6 +93,12 @@ class Cohort(GroupedRows):
     schema
         How a table's columns became these features; None where they were numbers already. Only with a schema may
         features be missing (NaN).
+
+    Examples
+    --------
+    >>> cohort = Cohort.from_arrays([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], users=["a", "b", "a"])
+    >>> cohort.n_users, cohort.offsets.tolist(), cohort.rows(0)[0].ravel().tolist()
+    (2, [0, 2, 3], [1.0, 3.0])
     """
 
     X: Array

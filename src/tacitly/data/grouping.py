@@ -21,7 +21,8 @@ from numpy.typing import DTypeLike
 
 from tacitly.data.in_order import Piece, Progress
 from tacitly.data.schema import Schema, infer
-from tacitly.data.tables import Source, batch_rows, check_names, is_frame, open_table, quoted, row_blocks
+from tacitly.data.source import Source, batch_rows, check_names, quoted, row_blocks
+from tacitly.data.tables import is_frame, open_table
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, stable_order
 from tacitly.data.validation import Array, DataError, Faults, cells_of, convert, float_type
 

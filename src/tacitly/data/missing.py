@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tacitly.data.tables import Source
+from tacitly.data.source import Source
 from tacitly.data.validation import Array, DataError, absent, number_of, written
 
 

@@ -10,8 +10,9 @@ from numpy.typing import DTypeLike
 
 from tacitly.data.cohort import Cohort
 from tacitly.data.grouping import Declared
+from tacitly.data.source import quoted
 from tacitly.data.sparse_cohort import SparseCohort
-from tacitly.data.tables import is_frame, open_table, quoted
+from tacitly.data.tables import is_frame, open_table
 from tacitly.data.validation import Array, DataError, plain_numbers
 
 _MOST_BYTES = 1 << 34  # of a sparse matrix made dense

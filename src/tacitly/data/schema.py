@@ -18,9 +18,7 @@ each, which :func:`infer` reads off the cells where the file does not say. Decla
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,25 +27,18 @@ from typing import Any
 import numpy as np
 
 from tacitly.arrays import Array
+from tacitly.data.cell_text import TRUTH, distinct, text_of
+from tacitly.data.kinds import kinds_of
 from tacitly.data.missing import NO_CODES, Codes, without_codes
-from tacitly.data.tables import Source, batch_rows
-from tacitly.data.validation import NULL_WORDS, DataError, absent, listed, number_of, numbers, rows_in_words, written
+from tacitly.data.source import Source
 from tacitly.data.validation import Array as Cells
+from tacitly.data.validation import DataError, listed, numbers, rows_in_words
 
 BUCKETS = 16
 """Indicators of a text column without declared levels."""
 
 _VERSION = 1
-_NUMBER = re.compile(r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
-_NOT_A_NUMBER = re.compile(r"[+-]?nan(?:\(\w*\))?", re.ASCII | re.IGNORECASE)  # as C's strtod reads it, and Arrow
 _KINDS = ("number", "boolean", "category", "hashed")
-_YES = ("true", "yes", "t", "y", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì", "sim", "vero", "verdadero", "tak")
-_NO = ("false", "no", "f", "n", "nein", "falsch", "non", "faux", "nee", "nej", "falso", "não", "nie")
-_TRUTH = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
-_STORED_DATES = ("date", "time", "timestamp", "duration")
-_FIRST_ROWS = 1000  # that a hint looks at
-_TYPOS = 0.1  # share of other cells up to which a column is taken to have mistakes in it
 
 
 @dataclass(frozen=True)
@@ -104,7 +95,7 @@ class Column:
             return values[:, None], misfits
         if self.kind == "boolean":
             return _booleans(cells)
-        texts, position = _distinct(cells)
+        texts, position = distinct(cells)
         codes = np.array([self._code(text) for text in texts], dtype=np.int64)[position]
         width = len(self.encoded)
         out = np.zeros((len(codes), width))
@@ -272,7 +263,7 @@ def infer(
         )
     open_names = [name for name in names if name not in given or not _says_kind(given[name])]
     codes = {name: Codes.of(about["missing"]) for name, about in given.items() if "missing" in about}
-    kinds = _kinds(without_codes(source, codes), open_names, blank=blank)
+    kinds = kinds_of(without_codes(source, codes), open_names, blank=blank)
     dates = [name for name, kind in kinds.items() if kind == "date"]
     if dates:
         raise DataError(
@@ -284,16 +275,6 @@ def infer(
         column = _column(name, given.get(name, {}))
         columns.append(replace(column, kind=kinds[name]) if name in kinds else column)
     return Schema(tuple(columns))
-
-
-def dates_in(source: Source) -> tuple[str, ...]:
-    """Return the columns that hold dates as far as the first rows show: a hint for forms, not a decision."""
-
-    def first(names: Sequence[str], rows: int) -> Iterator[list[Cells]]:
-        return itertools.islice(source.batches(names, min(rows, _FIRST_ROWS)), 1)
-
-    start = Source(source.title, source.types, first, source.typed)
-    return tuple(name for name, kind in _kinds(start, list(source.types), blank=True).items() if kind == "date")
 
 
 def _column(name: str, about: Mapping[str, Any]) -> Column:
@@ -319,124 +300,13 @@ def _says_kind(about: Mapping[str, Any]) -> bool:
     return bool({"kind", "levels", "range"} & set(about))
 
 
-def _kinds(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, str]:
-    """Return the kind of each column that is not declared: by the stored type, else by all of its cells."""
-    kinds: dict[str, str] = {}
-    for name in names:
-        stored = source.types[name].lower()
-        if stored.startswith("bool"):
-            kinds[name] = "boolean"
-        elif stored.startswith(_STORED_DATES):
-            kinds[name] = "date"
-        elif any(word in stored for word in ("int", "float", "double", "decimal", "half")):
-            kinds[name] = "number"
-    unsure = [name for name in names if name not in kinds]
-    looks = {name: _Looks() for name in unsure}
-    if unsure:
-        for cells in source.batches(unsure, batch_rows(len(unsure))):
-            for name, values in zip(unsure, cells, strict=True):
-                looks[name].add(values)
-    found = {name: look.kind for name, look in looks.items()}
-    if not blank:
-        for kind, what in (("number", "numbers"), ("boolean", "yes or no")):
-            odd = {name: look.odd(kind) for name, look in looks.items() if found[name] == kind}
-            typos = [f"{name!r} ({rows_in_words(count)})" for name, count in odd.items() if count]
-            if typos:
-                raise DataError(
-                    f"Columns hold {what}, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells, leave "
-                    "them empty, or declare what stands for a missing value in the schema: "
-                    '{"column": {"missing": ["unknown", -9]}}; if the column really is text: '
-                    '{"column": {"kind": "hashed"}}.'
-                )
-    return kinds | found
-
-
-class _Looks:
-    """What the cells of a column look like, batch by batch."""
-
-    def __init__(self) -> None:
-        self._present, self._fits = 0, dict.fromkeys(("number", "boolean", "date"), 0)
-
-    @property
-    def kind(self) -> str:
-        """The first kind that all present cells could be, but for a few; text where there is none."""
-        return next((kind for kind in self._fits if self.odd(kind) <= _TYPOS * self._present), "hashed")
-
-    def odd(self, kind: str) -> int:
-        """How many cells are not of a kind."""
-        return self._present - self._fits[kind]
-
-    def add(self, values: Cells) -> None:
-        if values.dtype.kind in "fiubMm":
-            missing = np.isnan(values) if values.dtype.kind in "fMm" else np.zeros(len(values), bool)
-            present = int(np.count_nonzero(~missing))
-            self._present += present
-            self._fits[{"b": "boolean", "M": "date", "m": "date"}.get(values.dtype.kind, "number")] += present
-            return
-        texts, places = _distinct(values)
-        for text, count in zip(texts, np.bincount(places, minlength=len(texts)).tolist(), strict=True):
-            if text:
-                self._present += count
-                for kind in _possible(text):
-                    self._fits[kind] += count
-
-
-def _possible(text: str) -> set[str]:
-    """Return the kinds that a cell could be."""
-    fits = {
-        "number": _is_number(text),
-        "boolean": text.lower() in _TRUTH,
-        "date": _DATE.fullmatch(text) is not None,
-    }
-    return {kind for kind, possible in fits.items() if possible}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        number_of(text)
-    except ValueError:
-        return False
-    return "_" not in text
-
-
 def _booleans(cells: Cells) -> tuple[Array, int]:
     if cells.dtype.kind in "bfiu":
         values = cells.astype(np.float64)
         values[~np.isnan(values) & (values != 0) & (values != 1)] = np.inf
     else:
-        known = {**_TRUTH, "1": 1.0, "0": 0.0, "": np.nan}
-        texts, position = _distinct(cells)
+        known = {**TRUTH, "1": 1.0, "0": 0.0, "": np.nan}
+        texts, position = distinct(cells)
         values = np.array([known.get(text.lower(), np.inf) for text in texts])[position]
     wrong = int(np.count_nonzero(np.isinf(values)))
     return np.where(np.isinf(values), np.nan, values)[:, None], wrong
-
-
-def _distinct(cells: Cells) -> tuple[list[str], Cells]:
-    """Return the different texts of cells, and where each cell's is among them.
-
-    No array of texts, which has room for the longest in every place: one long cell could take all memory.
-    """
-    numbered: dict[str, int] = {}
-    texts = [text_of(cell) for cell in cells.tolist()]
-    places = np.array([numbered.setdefault(text, len(numbered)) for text in texts], dtype=np.int64)
-    return list(numbered), places
-
-
-def text_of(cell: Any) -> str:
-    """Return a cell as stripped text, empty where it is missing; 1.0, 1, "1" and "01" are one level.
-
-    Columns are read as float64 or as text, depending on what else is in them: a number must have one text in both, or
-    one cell would decide what all the others are.
-
-    >>> text_of("007"), text_of(7.0), text_of("7a"), text_of("1e1")
-    ('7', '7', '7a', '10')
-    """
-    if absent(cell):
-        return ""
-    text = written(cell.item() if isinstance(cell, np.generic) else cell)  # 0.1 in single precision is another number
-    if _NOT_A_NUMBER.fullmatch(text):
-        return ""
-    if _NUMBER.fullmatch(text):
-        number = float(text)
-        text = str(int(number)) if number.is_integer() else str(number)
-    return "" if text in NULL_WORDS else text

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacitly.data.schema import text_of
-from tacitly.data.tables import Source, batch_rows
+from tacitly.data.cell_text import text_of
+from tacitly.data.source import Source, batch_rows
 from tacitly.data.validation import Array, DataError, rows_in_words
 
 _ID_NAME = re.compile(r"(row|obs|index|unnamed|id).*|.*(id|code|_no|_nr|number)")

@@ -47,7 +47,11 @@ def held_out(
 
 
 def rmse(predicted: npt.ArrayLike, ratings: npt.ArrayLike) -> float:
-    """Return the root mean squared error."""
+    """Return the root mean squared error.
+
+    >>> round(rmse([3.0, 4.0], [3.0, 2.0]), 3)
+    1.414
+    """
     return float(np.sqrt(np.mean(np.square(np.asarray(predicted) - np.asarray(ratings)))))
 
 
@@ -81,14 +85,22 @@ def ndcg(best: Codes, rows: Codes, items: Codes, gains: Array) -> float:
 
 
 def recall(best: Codes, rows: Codes, items: Codes) -> float:
-    """Return the mean share of a user's held-out items among those recommended, of as many as fit."""
+    """Return the mean share of a user's held-out items among those recommended, of as many as fit.
+
+    >>> recall(np.array([[5, 7]]), np.array([0, 0]), np.array([7, 9]))
+    0.5
+    """
     hits = _gains(best, rows, items, np.ones(len(rows))).sum(axis=1)
     counts = np.minimum(np.bincount(rows, minlength=len(best)), best.shape[1])
     return float(np.mean(hits[counts > 0] / counts[counts > 0])) if counts.any() else float("nan")
 
 
 def coverage(best: Codes, n_items: int) -> float:
-    """Return the share of the catalogue that is recommended to anybody."""
+    """Return the share of the catalogue that is recommended to anybody; -1 is no item.
+
+    >>> coverage(np.array([[0, 2], [2, -1]]), 4)
+    0.5
+    """
     return len(np.unique(best[best >= 0])) / n_items
 
 

@@ -195,7 +195,8 @@ def load_ratings(
     ``items`` is the public catalogue: rows with other items are left out. Somebody who has no other row keeps one
     of them, so that who is on the roster does not depend on what was rated. ``rating=None`` for plays.
     """
-    from tacitly.data.tables import batch_rows, open_table
+    from tacitly.data.source import batch_rows
+    from tacitly.data.tables import open_table
     from tacitly.data.user_ids import Directory
 
     wanted = [name for name in (user, item, rating, time) if name is not None]

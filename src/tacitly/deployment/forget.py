@@ -13,15 +13,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from tacitly.data.cohort import Cohort
 from tacitly.data.user_ids import Directory
-from tacitly.model_folder import private_from_bytes, private_to_bytes, write_private
+from tacitly.portable import replacing
 from tacitly.privacy.certificate import Certificate, shown
+from tacitly.private_arrays import private_from_bytes, private_to_bytes
 
 _HEADS = Path("private") / "heads.safetensors"
 
@@ -51,7 +53,7 @@ def _from_model(user: str, folder: Path) -> list[str]:
             done = f"{folder}: removed the only head"
         else:
             kept = {name: array[keep] for name, array in arrays.items()}
-            _replace(heads, private_to_bytes(users[keep], kept))
+            _replace(heads, lambda file: file.write(private_to_bytes(users[keep], kept)))
             done = f"{folder}: removed 1 of {len(users)} heads"
     certificate = Certificate.from_json((folder / "certificate.json").read_text("utf-8"))
     return [done, f"{folder}: {still_promised(certificate)}"]
@@ -94,11 +96,7 @@ def _from_site(user: str, folder: Path) -> list[str]:
         keep = _others(arrays["users"], user)
         if keep is not None:
             arrays |= {name: arrays[name][keep] for name in ("users", "heads")}
-            draft = folder / ".heads.npz"
-            draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                np.savez(file, **arrays)
-            draft.replace(heads)
+            _replace(heads, lambda file: np.savez(file, **arrays))
             done.append(f"{heads}: removed this user's head")
     card = json.loads((folder / "card.json").read_text("utf-8"))
     card["users"] = Cohort.open(folder / "cohort").n_users
@@ -119,8 +117,9 @@ def _others(users: np.ndarray[Any, Any], user: str) -> np.ndarray[Any, Any] | No
     return keep
 
 
-def _replace(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.unlink(missing_ok=True)
-    write_private(draft, data)
-    draft.replace(path)
+def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Replace a private file as a whole, and remove what interrupted attempts left beside it."""
+    for draft in path.parent.glob(f".{path.name}.*"):
+        draft.unlink(missing_ok=True)
+    with replacing(path) as file:
+        write(file)

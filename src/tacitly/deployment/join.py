@@ -13,12 +13,15 @@ from typing import Any
 
 from tacitly.data.cohort import Cohort
 from tacitly.deployment.settings import INVITATION, check_format, farewell
-from tacitly.federation.flower.keys import make_node_key, write_private
+from tacitly.federation.flower.card import Card
+from tacitly.federation.flower.kept_heads import digest_of, read_heads
+from tacitly.federation.flower.keys import make_node_key
 from tacitly.federation.flower.masks import new_key
-from tacitly.federation.flower.node import Card, Node, digest_of, read_heads
+from tacitly.federation.flower.node import Node
 from tacitly.federation.flower.version import check_flower
 from tacitly.heads.base import HeadWork
 from tacitly.methods import REGISTRY
+from tacitly.portable import write_private
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import BudgetExceeded, Ledger

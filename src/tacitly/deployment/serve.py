@@ -26,9 +26,10 @@ from typing import IO, Any, NoReturn
 
 from tacitly import portable
 from tacitly.deployment.settings import INVITATION, Settings, Status, write_whole
-from tacitly.federation.flower.keys import make_certificates, make_signing_key, write_private
+from tacitly.federation.flower.keys import make_certificates, make_signing_key
 from tacitly.federation.flower.link import SECRET_HEADER
 from tacitly.federation.flower.version import check_flower
+from tacitly.portable import write_private
 
 _APP = {
     "pyproject.toml": """[project]

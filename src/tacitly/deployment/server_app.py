@@ -15,9 +15,9 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from tacitly.deployment.settings import Groups, Settings, Status, farewell
-from tacitly.federation.flower.coordinator import FlowerPopulation, Patience
 from tacitly.federation.flower.fleet import MESSAGE_TYPE, from_content, to_content
 from tacitly.federation.flower.keys import signed
+from tacitly.federation.flower.population import FlowerPopulation, Patience
 from tacitly.portable import AlreadyLocked, lock_file
 
 app = ServerApp()
@@ -29,7 +29,7 @@ _HELD_UP = 2.0  # seconds after which a pull of all answers is held up by one of
 
 
 class GridTransport:
-    """Flower's grid as a :class:`~tacitly.federation.flower.coordinator.Transport`: signed asks out, bytes in."""
+    """Flower's grid as a :class:`~tacitly.federation.flower.population.Transport`: signed asks out, bytes in."""
 
     def __init__(self, grid: Grid, key: bytes) -> None:
         self._grid, self._key = grid, key

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tacitly.federation.flower.node import Card, check_colluding
+from tacitly.federation.flower.card import Card
+from tacitly.federation.flower.groups import check_colluding
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED, Method
 from tacitly.privacy.guarantee import Adjacency, Budget, Unit

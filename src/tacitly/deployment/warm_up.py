@@ -17,8 +17,10 @@ import numpy as np
 
 from tacitly.data.cohort import Cohort
 from tacitly.federation.base import Query
-from tacitly.federation.flower.coordinator import FlowerFederation, FlowerPopulation, Patience
-from tacitly.federation.flower.node import FEW, Card, Node
+from tacitly.federation.flower.card import Card
+from tacitly.federation.flower.coordinator import FlowerFederation
+from tacitly.federation.flower.node import FEW, Node
+from tacitly.federation.flower.population import FlowerPopulation, Patience
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import Method
 from tacitly.privacy.ledger import Run

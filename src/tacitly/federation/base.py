@@ -53,16 +53,10 @@ from tacitly.privacy.guarantee import GaussianEvent, SelectionEvent, Sensitivity
 from tacitly.privacy.ledger import Run
 from tacitly.privacy.noise import Mode
 
-__all__ = ["BLOCK", "ROW_BLOCK", "Chosen", "Federation", "Query", "ReleaseCounter", "Roster"]
+__all__ = ["Chosen", "Federation", "Query", "ReleaseCounter", "Roster"]
 
 AddNoise = Callable[[npt.NDArray[np.int64], int], Array]
 """Adds noise to a sum on the grid, given how many messages it is the sum of."""
-
-BLOCK = 1024
-"""Users in a block: public and fixed, so that block boundaries never depend on anyone's rows."""
-
-ROW_BLOCK = 16384
-"""Maximum number of rows in a block if the unit is the row (the number of rows is public then)."""
 
 
 class Roster(Protocol):

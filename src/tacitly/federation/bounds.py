@@ -40,12 +40,11 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Rows, read_only
 from tacitly.federation.allowed import KNOWN
 from tacitly.federation.projected import Projected
-from tacitly.federation.query import Query, synthetic_rows
+from tacitly.federation.query import BLOCK, Query, synthetic_rows
 from tacitly.federation.scores import Scores
 from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Unit
 
-_BLOCK = 1024  # users in a block, as in federation.base
 _APART = 0.01  # clips: forms agree to 1e-9 for ordinary users, to 1e-4 where a penalty is nearly a tie
 _LARGE = 2.0**20  # how much larger the large synthetic users are
 _LEAST_BOUND, _MOST_BOUND = 2.0**-200, 2.0**200
@@ -232,7 +231,7 @@ def own_sums(query: Query, X: Rows, y: Array, bound: float) -> Array:
 
 def _own_sum(query: Query, X: Rows, y: Array, bound: float) -> Array:
     """Return what one synthetic user adds, by the form that a release runs."""
-    sums = np.asarray(query.block_sums(X, y[: X.shape[0]], np.array([0, X.shape[0]]), bound, _BLOCK), dtype=np.float64)
+    sums = np.asarray(query.block_sums(X, y[: X.shape[0]], np.array([0, X.shape[0]]), bound, BLOCK), dtype=np.float64)
     if sums.shape != (1, query.coordinates):
         raise ValueError(
             f"{type(query).__name__} must return one sum of {query.coordinates} coordinates per block. "

@@ -18,6 +18,12 @@ from tacitly.privacy.guarantee import Unit
 Chosen = npt.NDArray[np.bool_]
 """One flag per user: who takes part in a sum."""
 
+BLOCK = 1024
+"""Users in a block: public and fixed, so that block boundaries never depend on anyone's rows."""
+
+ROW_BLOCK = 16384
+"""Maximum number of rows in a block if the unit is the row (the number of rows is public then)."""
+
 
 class Query(ABC):
     """The user half of a round: maps one user's rows and public fields to a contribution.

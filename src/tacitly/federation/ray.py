@@ -30,8 +30,9 @@ from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.validation import DataError
 from tacitly.extras import advice
 from tacitly.federation import wire
-from tacitly.federation.base import BLOCK, Chosen, Federation, Query
+from tacitly.federation.base import Chosen, Federation, Query
 from tacitly.federation.bounds import BoundExceeded
+from tacitly.federation.query import BLOCK
 from tacitly.federation.shard import Shard
 from tacitly.heads.base import HeadWork
 from tacitly.privacy.ledger import Run

@@ -10,12 +10,11 @@ import copy
 import itertools
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import TypeVar, cast
 
 import numpy as np
@@ -24,10 +23,11 @@ from threadpoolctl import ThreadpoolController
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import check_sums, fused_agrees, one_form
+from tacitly.federation.failing_users import OutOfTime, attempt, check_time, without_failing_units
+from tacitly.federation.forms import Few, OfArrays, OfStatistics, Plain
 from tacitly.federation.projected import Projected, project_few
-from tacitly.federation.query import rehearse, synthetic_rows, widest
+from tacitly.federation.query import BLOCK, ROW_BLOCK, Chosen, Query, rehearse, synthetic_rows
 from tacitly.federation.scores import Scores
 from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
@@ -36,17 +36,9 @@ from tacitly.privacy.noise import to_grid
 from tacitly.simd.lazy_njit import MANY, few
 
 T = TypeVar("T")
-
-
-class OutOfTime(Exception):
-    """The time for a sum is over: what was summed so far is discarded. No user's numbers are in it."""
-
-
 Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
 
 _ROW_CELLS = 1 << 22  # numbers in a block of rows: 32 MiB of float64
-_AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch
-_NUMBERS = 1 << 22  # in an array with a row for each user of such a batch: 32 MiB
 _KEPT = 1 << 28  # most numbers of statistics that are kept: 2 GiB
 
 
@@ -93,21 +85,21 @@ class Shard:
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
         of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= MANY
         form = query.form_for(self.cohort.n_users, self.cohort.n_features)
-        form = _OfStatistics(query, query.statistics) if of_statistics else form
+        form = OfStatistics(query, query.statistics) if of_statistics else form
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
         if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
             # Where a batch is the definition, several users at once are as plain as one.
             together = self._plain and one_form(query, bound)
-            plain = _Few(query, _at_once(query, self.cohort.n_features), end) if together else _Plain(query, end)
+            plain = Few(query, self.cohort.n_features, end) if together else Plain(query, end)
             return self._sum(query, plain, bound, grid, chosen, end)
         in_arrays = not of_statistics and few(self.cohort.n_users, self.cohort.n_features)
         statistics = query.statistics if of_statistics else query.array_statistics if in_arrays else None
         shard = None if statistics is None else self._with(statistics, end)
         if shard is None:
             return self._sum(query, form, bound, grid, chosen, end)
-        answered = _OfStatistics(query) if of_statistics else _OfArrays(query)
+        answered = OfStatistics(query) if of_statistics else OfArrays(query)
         return shard._sum(query, answered, bound, grid, chosen, end)
 
     def _sum(
@@ -118,9 +110,9 @@ class Shard:
         def block_sums(X: Rows, y: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
             units = _units(query, X, offsets)
             shape = len(units), query.coordinates
-            sums = _attempt(lambda: form.block_sums(X, y, offsets, bound, BLOCK), shape)
+            sums = attempt(lambda: form.block_sums(X, y, offsets, bound, BLOCK), shape)
             if sums is None:
-                sums = _without_failing_units(form, X, y, offsets, bound, end)
+                sums = without_failing_units(form, X, y, offsets, bound, end)
             check_sums(query, sums, units, bound)
             return np.asarray(to_grid(sums, grid).sum(axis=0), dtype=np.int64)
 
@@ -246,7 +238,7 @@ class Shard:
         y = cohort.y if cohort.y is not None else np.zeros(cohort.n_rows, dtype=cohort.dtype)
 
         def one(span: tuple[int, int]) -> T:
-            _check_time(end)
+            check_time(end)
             if of_rows:
                 rows, bounds = slice(*span), np.array([0, span[1] - span[0]])
             else:
@@ -279,91 +271,6 @@ def one_blas_thread() -> AbstractContextManager[object]:
     return limited
 
 
-class _OfStatistics(Query):
-    """A query about users whose rows are their statistics, or whose ``statistics`` are computed block by block."""
-
-    def __init__(self, query: Query, statistics: Statistics | None = None) -> None:
-        self._query, self._statistics = query, statistics
-
-    @property
-    def coordinates(self) -> int:
-        return self._query.coordinates
-
-    def contribution(self, X: Rows, y: Rows) -> Array:
-        return self.block_sum(X, y, np.array([0, len(X)]), 1.0)
-
-    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        return np.asarray(self.block_sums(X, y, offsets, bound, len(offsets) - 1)[0])
-
-    def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
-        rows = _one_each(X, offsets) if self._statistics is None else self._statistics.of_rows(X, y, offsets)
-        return self._query.sums_of(np.asarray(rows, dtype=np.float64), bound, size)
-
-
-class _OfArrays(_OfStatistics):
-    """A query about users whose rows are what its definition is computed from."""
-
-    def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
-        return self._query.sums_at(np.asarray(_one_each(X, offsets), dtype=np.float64), bound, size)
-
-
-def _one_each(X: Rows, offsets: Offsets) -> Rows:
-    """Return one row per user, zeros for a user who was left out: the others keep their places, and their blocks."""
-    present = np.diff(offsets) > 0
-    if present.all():
-        return X
-    rows = np.zeros((len(present), X.shape[1]), dtype=X.dtype)
-    rows[present] = X
-    return rows
-
-
-class _Plain(Query):
-    """A query evaluated by its NumPy definition, one contribution at a time, until ``end``."""
-
-    def __init__(self, query: Query, end: float) -> None:
-        self._query, self.unit, self._end = query, query.unit, end
-
-    @property
-    def coordinates(self) -> int:
-        return self._query.coordinates
-
-    def contribution(self, X: Rows, y: Rows) -> Array:
-        return self._query.contribution(X, y)
-
-    def _safely(self, X: Rows, y: Rows) -> Array:
-        _check_time(self._end)
-        return super()._safely(X, y)
-
-
-class _Few(_Plain):
-    """A query whose batch is its definition, evaluated for a few users at a time.
-
-    A few, because whoever asks chooses the numbers: a block of users might need a thousand times the memory of one. And
-    if one user's numbers make a batch fail, the others in it are summed again, not a block: little of that is seen in
-    the time that an answer takes.
-    """
-
-    def __init__(self, query: Query, at_once: int, end: float) -> None:
-        super().__init__(query, end)
-        self._at_once = at_once
-
-    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        total = np.zeros(self.coordinates)
-        for start in range(0, len(offsets) - 1, self._at_once):
-            _check_time(self._end)
-            bounds = offsets[start : start + self._at_once + 1]
-            rows = slice(int(bounds[0]), int(bounds[-1]))
-            few = X[rows], y[rows], bounds - bounds[0], bound
-            found = _attempt(partial(self._query.block_sum, *few), total.shape)
-            total += _without_failing_units(self._query, *few, self._end)[0] if found is None else found
-        return total
-
-
-def _at_once(query: Query, n_features: int) -> int:
-    """Return how many users' contributions, or matrices over all features, are held at a time: public numbers."""
-    return max(1, min(_AT_ONCE, _NUMBERS // max(widest(query), (n_features + 1) ** 2)))
-
-
 @cache
 def _loaded_libraries() -> ThreadpoolController:
     """Find the loaded BLAS libraries once: it takes milliseconds."""
@@ -391,92 +298,3 @@ def _units(query: Query, X: Rows, offsets: Offsets) -> npt.NDArray[np.int64]:
         return np.array([X.shape[0]])
     users = len(offsets) - 1
     return np.array([min(BLOCK, users - start) for start in range(0, users, BLOCK)])
-
-
-def _check_time(end: float) -> None:
-    if time.monotonic() > end:
-        raise OutOfTime("the time for this sum is over.")
-
-
-def _without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float, end: float) -> Array:
-    """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
-
-    Then the same blocks are summed as if those users had no rows, or with zeros for those rows if the unit is the row
-    (such a row counts as one of zeros, and moves a sum by no more than any other): batches keep their shapes, and with
-    them every other unit's numbers, to the last bit. (Computed alone, a unit's numbers may differ in the last bits from
-    those computed among others, and a query may amplify that.)
-    """
-    bounds = query.bounds(X, offsets)
-    units, by_user = len(bounds) - 1, query.unit is Unit.USER
-    size = BLOCK if by_user else max(units, 1)
-    shape = -(-units // size), query.coordinates
-    usable, parts = np.ones(units, dtype=bool), np.zeros(shape)
-    for block in range(shape[0]):
-        span = block * size, min((block + 1) * size, units)
-        _sum_parts(query, X, y, bounds, bound, span, usable, parts[block], end)
-    if by_user:
-        counts = np.diff(offsets)
-        kept = np.repeat(usable, counts)
-        emptied = np.concatenate([[0], np.cumsum(np.where(usable, counts, 0))])
-        sums = _attempt(lambda: query.block_sums(X[kept], y[kept], emptied, bound, BLOCK), shape)
-    else:
-        zeroed, targets = _with_zeros(X, ~usable), np.where(usable, y, 0.0)
-        sums = _attempt(lambda: query.block_sums(zeroed, targets, offsets, bound, BLOCK), shape)
-    return parts if sums is None else sums
-
-
-def _sum_parts(
-    query: Query,
-    X: Rows,
-    y: Rows,
-    bounds: Offsets,
-    bound: float,
-    span: tuple[int, int],
-    usable: npt.NDArray[np.bool_],
-    total: Array,
-    end: float,
-) -> None:
-    """Add the parts of a span of units that can be summed, and mark the units that cannot, by halving what fails.
-
-    One unit that fails costs as much as summing the span twice, because halves become shorter; f of them f·log n parts.
-    """
-    spans = [span]
-    while spans:
-        _check_time(end)
-        first, last = spans.pop()
-        start, stop = int(bounds[first]), int(bounds[last])
-        own = bounds[first : last + 1] - start if query.unit is Unit.USER else np.array([0, stop - start])
-        part = _attempt(partial(query.block_sum, X[start:stop], y[start:stop], own, bound), total.shape)
-        if part is not None:
-            total += part
-        elif last - first == 1:
-            usable[first] = False
-        else:
-            middle = (first + last) // 2
-            spans += [(first, middle), (middle, last)]
-
-
-def _with_zeros(X: Rows, rows: npt.NDArray[np.bool_]) -> Rows:
-    """Return a copy in which these rows are zero; in a sparse matrix too, with the same entries."""
-    copied = X.copy()
-    if isinstance(copied, np.ndarray):
-        copied[rows] = 0.0
-    else:
-        copied.data[np.repeat(rows, np.diff(copied.indptr))] = 0.0
-    return copied
-
-
-def _attempt(work: Callable[[], Array], shape: tuple[int, ...]) -> Array | None:
-    """Return finite sums, or None if private numbers make the work fail, because no exception may depend on them.
-
-    The result and even its shape may depend on those numbers, so both are checked. Running out of memory is different:
-    a sum that lacks the users for whom there was no memory would be certified and useless, so that is raised. So is the
-    end of the time for a sum.
-    """
-    try:
-        sums = np.asarray(work(), dtype=np.float64)
-        return sums if sums.shape == shape and np.isfinite(sums).all() else None
-    except (MemoryError, OutOfTime):
-        raise
-    except Exception:
-        return None

@@ -149,6 +149,14 @@ def choose(
     """Return the index of the model with approximately the smallest mean loss by user, under pure ``epsilon``.
 
     The models themselves were paid for when they were fitted; so fit them on one ledger, and give it here.
+
+    >>> import tacitly
+    >>> visits, ledger = tacitly.datasets.load_visits(600), tacitly.Ledger(ceiling=3.0)
+    >>> X, score, patient = visits.select(["week", "age", "dose"]), visits["score"], visits["patient"]
+    >>> models = [tacitly.MixedEffects(epsilon=e, ledger=ledger, run=f"ε = {e}") for e in (0.5, 1.0)]
+    >>> fitted = [model.fit(X, score, patient) for model in models]
+    >>> choose(fitted, X, score, patient, epsilon=0.5, bound=50.0) in (0, 1)
+    True
     """
     if len(models) < 2:
         raise ValueError(f"choose needs at least two models. Found {len(models)}.")

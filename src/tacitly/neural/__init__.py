@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tacitly.methods.registry import discover
 
 if TYPE_CHECKING:
-    from tacitly.neural.engine.update import LocalTraining as LocalTraining
+    from tacitly.neural.engine.local_training import LocalTraining as LocalTraining
     from tacitly.neural.low_rank_sparse.frameworks import full_fine_tuning as full_fine_tuning
     from tacitly.neural.low_rank_sparse.frameworks import representation_learning as representation_learning
     from tacitly.neural.low_rank_sparse.frameworks import single_model as single_model
@@ -58,7 +58,7 @@ _HOMES = {
     "LinearWithSkip": f"{__name__}.networks.architectures",
     "LowRankAdapter": f"{__name__}.networks.adapters",
     "adapters": f"{__name__}.networks.adapters",
-    "LocalTraining": f"{__name__}.engine.update",
+    "LocalTraining": f"{__name__}.engine.local_training",
     **dict.fromkeys(
         ("MeanOverPositions", "Residual", "SelfAttention", "Tokens", "residual_network", "transformer"),
         f"{__name__}.networks.blocks",

@@ -103,11 +103,6 @@ class Plan:
         """The numbers of users the lines are about."""
         return tuple(sorted({line.users for line in self.lines}))
 
-    @property
-    def worthwhile(self) -> bool:
-        """Whether there is anything to gain by sharing, were there no privacy at all."""
-        return gains(self.alone, self.possible)
-
     def table(self) -> list[dict[str, Any]]:
         """Return the lines as plain data: ``pandas.DataFrame(plan.table())``."""
         return [asdict(line) for line in self.lines]

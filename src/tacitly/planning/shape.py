@@ -53,8 +53,8 @@ class Shape:
         Mean of the counts.
 
     >>> shape = Shape(users=3000, rows=15, features=40)
-    >>> round(shape.common, 3), shape.mean_rows
-    (0.2, 15.0)
+    >>> round(shape.common, 3), shape.row_range
+    (0.2, (15, 15))
     """
 
     users: int
@@ -102,11 +102,6 @@ class Shape:
     def row_range(self) -> tuple[int, int]:
         """Smallest and largest number of rows of a user."""
         return self.rows if isinstance(self.rows, tuple) else (self.rows, self.rows)
-
-    @property
-    def mean_rows(self) -> float:
-        """Rows per user on average."""
-        return sum(self.row_range) / 2.0
 
     @property
     def common(self) -> float:

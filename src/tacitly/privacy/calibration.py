@@ -12,7 +12,7 @@ exact composition of both satisfies (ε, δ).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from tacitly.privacy.accounting import added, compose, mu_of
@@ -97,6 +97,17 @@ class Plan:
         moved = sensitivity.under(self.budget.adjacency)
         sigma = moved * math.sqrt(part.releases / part.share) / self._mu
         return GaussianEvent(sigma=sigma, sensitivity=sensitivity, sampling_rate=self.sampling_rate)
+
+    def events(self, acute: Container[str] = ()) -> list[GaussianEvent]:
+        """Return the events of all phases, in order; contributions of the phases named in ``acute`` are acute.
+
+        Clips are one: what a release costs depends on the ratio of noise to clip, and clips may follow from releases.
+        """
+        return [
+            self.event(phase.name, clip=1.0, acute=phase.name in acute)
+            for phase in self.phases
+            for _ in range(phase.releases)
+        ]
 
     def choice(self, number: int) -> SelectionEvent:
         """Return the event of choice ``number`` (from 0), with the ε reserved for it."""

@@ -111,6 +111,14 @@ class Certificate:
     and are empty exactly in mode ``certified``. ``public`` is what is not protected because it is known; ``files`` are
     the SHA-256 of what is published with the certificate. ``account`` states what everything on the ledger's account
     costs together, and where in its chain of entries this certificate is recorded; None for a run without an account.
+
+    >>> import numpy as np, tacitly
+    >>> rows = np.random.default_rng(0).normal(size=(2000, 3)) * [5.0, 1.0, 1.0]
+    >>> certificate = tacitly.FedPower(1, epsilon=1.0).fit(rows).certificate_
+    >>> certificate.certified, round(certificate.epsilon, 3), str(certificate.unit)
+    (True, 1.0, 'row')
+    >>> Certificate.from_json(certificate.to_json()) == certificate
+    True
     """
 
     algorithm: str

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacitly.portable import AlreadyLocked, lock_file
+from tacitly.portable import AlreadyLocked, lock_file, replacing
 
 if TYPE_CHECKING:
     from tacitly.privacy.people import People
@@ -177,10 +177,8 @@ def _in_turn(path: Path) -> Iterator[None]:
 def _write(path: Path, content: bytes) -> None:
     """Replace a file as a whole, readable by its owner only."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with replacing(path) as file:
         file.write(content)
-    draft.replace(path)
 
 
 def known() -> dict[str, Anchor]:

@@ -22,27 +22,28 @@ to, and the debit stands. The exception is users who send identical messages aga
 
 A ledger holds certified runs or uncertified runs, never both, because a total over both would not be a claim.
 Uncertified runs have no finite ε, so a ledger for them has no ceiling.
+
+What a ledger says is in :mod:`tacitly.privacy.ledger_reading`; here is how it is written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from typing import Any
 
 from tacitly.privacy import home
 from tacitly.privacy.accounting import compose, same_for_equal_costs
-from tacitly.privacy.book import FORMAT, RENEWALS, Book, RunRecord, Standing, may_replace, now, period
-from tacitly.privacy.guarantee import Adjacency, Budget, Event
+from tacitly.privacy.book import FORMAT, RENEWALS, Book, may_replace, now, period
+from tacitly.privacy.guarantee import Budget, Event
 from tacitly.privacy.ledger_file import LedgerFile, LedgerMismatch, RunInUse
+from tacitly.privacy.ledger_reading import LedgerReading, RunSummary
 from tacitly.privacy.ledger_run import Run, check_resumable
 from tacitly.privacy.people import People
 from tacitly.privacy.release import Release, canonical_json
@@ -57,24 +58,7 @@ class BudgetExceeded(RuntimeError):
     """A release would exceed the ceiling; nothing was drawn."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """A run as recorded in the ledger; ``epsilon`` is None if neither a ceiling nor the caller defines δ.
-
-    ``statements`` are what its certificates state, by the number of the entry that records each.
-    """
-
-    name: str
-    state: str
-    config: Mapping[str, Any]
-    releases: int
-    epsilon: float | None
-    certified: bool
-    people: Mapping[str, Any] | None
-    statements: Mapping[int, Mapping[str, Any]]
-
-
-class Ledger:
+class Ledger(LedgerReading):
     """An account of releases, in a file or (``path=None``) in memory, with an optional ceiling.
 
     Parameters
@@ -124,7 +108,7 @@ class Ledger:
         }
         self._file = LedgerFile(path, ("account", canonical_json(first)))
         self._book = Book()
-        self._end: tuple[int, str] | None = None
+        self._end = None
         self._affordable: Counter[Event] = Counter()
         try:
             self._check_history()
@@ -139,48 +123,6 @@ class Ledger:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def path(self) -> str | None:
-        """Where the file is; None in memory."""
-        return None if self._file.path is None else str(self._file.path)
-
-    @property
-    def id(self) -> str:
-        """The account's own name: random, and the same in every copy."""
-        return str(self._state.account["id"])
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """Words that the account was made with: curator, purpose, region."""
-        about: Mapping[str, str] = self._state.account["about"]
-        return about
-
-    @property
-    def ceiling(self) -> Budget | None:
-        """What all runs (in a period) together may spend; None for no limit."""
-        return self._state.ceiling
-
-    @property
-    def renews(self) -> str | None:
-        """How often the ceiling applies anew; None for never."""
-        return self._state.renews
-
-    @property
-    def head(self) -> tuple[int, str]:
-        """The number of entries, and the hash of the last one, which commits to all of them."""
-        book = self._state
-        return book.entries, book.head
-
-    def hash_at(self, entry: int) -> str | None:
-        """Return the hash of an entry; None if the ledger has fewer."""
-        hashes = self._state.hashes
-        return hashes[entry] if 0 < entry < len(hashes) else None
-
-    @cached_property
-    def secret(self) -> bytes:
-        """The key of fingerprints: this user's for a file (:mod:`tacitly.privacy.home`), a random one in memory."""
-        return home.secret() if self._secret is None else self._secret
 
     def limit(self, ceiling: Budget | float) -> None:
         """Set a ceiling where there is none, or a lower one."""
@@ -246,57 +188,6 @@ class Ledger:
             raise
         return Run(self, name, json.loads(text), tuple(planned), certified=certified, resumed=found is not None)
 
-    def spent(
-        self, adjacency: Adjacency | None = None, *, delta: float | None = None, this_period: bool = False
-    ) -> float:
-        """Return ε of everything ever debited, by default at the ceiling's adjacency and δ; ∞ if uncertified."""
-        book = self._state
-        if book.ceiling is not None:
-            adjacency = book.ceiling.adjacency if adjacency is None else adjacency
-            delta = book.ceiling.delta if delta is None else delta
-        if delta is None:
-            raise ValueError("delta must be given, because this ledger has no ceiling to take it from. Found None.")
-        since = period(book.renews, now(book.at))[1] if this_period else ""
-        if book.debits and not all(run.certified for run in book.runs.values()):
-            return math.inf
-        return compose(book.costs(since=since), Adjacency(adjacency or Adjacency.ZERO_OUT), delta)
-
-    def with_more(self, more: Sequence[Event], adjacency: Adjacency, delta: float) -> float:
-        """Return what ε everything debited and ``more`` would have together."""
-        return compose([*self._state.costs(), *more], Adjacency(adjacency), delta)
-
-    def releases(self, run: str | None = None) -> list[Release]:
-        """Return all rows, or those of one run, in the order in which they were debited."""
-        return self._state.of_run(run)
-
-    def releases_up_to(self, entry: int, *, since: str = "") -> list[Release]:
-        """Return what had been debited up to an entry, since a time."""
-        book = self._state
-        debited = iter(book.debits)
-        return [row for row, d in zip(book.releases.values(), debited, strict=True) if d.seq <= entry and d.at >= since]
-
-    def standing(self, entry: int) -> Standing:
-        """Return what the account said of itself at an entry: runs so far, its ceiling, the period."""
-        return self._state.standing(entry)
-
-    def runs(self, *, delta: float | None = None) -> list[RunSummary]:
-        """Return all runs, in the order in which they were opened; ``delta`` is for a ledger without a ceiling."""
-        where = self.ceiling or (None if delta is None else Budget(epsilon=math.inf, delta=delta))
-        return [self._summary(run, where) for run in list(self._state.runs.values())]
-
-    def people(self) -> list[People]:
-        """Return the users of all runs, as keyed fingerprints: one entry for each key that was used."""
-        by_key: dict[str, People] = {}
-        for entry in self._state.people:
-            part = People.from_bytes(self._file.blob(entry["seq"], entry["sha256"]), entry["key"])
-            by_key[part.key] = part.joined(by_key[part.key]) if part.key in by_key else part
-        return list(by_key.values())
-
-    @property
-    def closed(self) -> bool:
-        """Whether the list of people is complete: no others may use the account."""
-        return bool(self._state.account["about"].get("roster"))
-
     def enrol(self, people: People) -> None:
         """Add people to the account's list."""
         with self.writing():
@@ -315,7 +206,7 @@ class Ledger:
                 raise LedgerMismatch(f"{self.path or 'the ledger in memory'} has no run {run!r} to certify.")
             number = book.entries + 1
             self.append("certify", run=run, statement=dict(statement()))
-        return number, self._state.hashes[number]
+        return number, self.book.hashes[number]
 
     def close(self) -> None:
         """Close the file and unlock the runs that are open here, so that others can resume them."""
@@ -339,7 +230,7 @@ class Ledger:
 
     def afford(self, more: Sequence[Event], what: str) -> None:
         """Raise unless everything debited (in this period) and ``more`` together stay within the ceiling."""
-        book = self._state
+        book = self.book
         ceiling = book.ceiling
         if ceiling is None:
             return
@@ -372,7 +263,7 @@ class Ledger:
     def writing(self) -> Iterator[Book]:
         """Exclude every other writer, and give the book as it is now; what is appended is committed at the end."""
         with self._file.transaction():
-            book = self._state
+            book = self.book
             self._end = (book.entries, book.head)
             try:
                 if self._file.last() != self._end:
@@ -395,20 +286,6 @@ class Ledger:
         """Let others write ``run``."""
         self._file.unlock(run)
 
-    @property
-    def book(self) -> Book:
-        """What the entries amount to by now; for reading."""
-        return self._state
-
-    @property
-    def _state(self) -> Book:
-        """The book, with every entry that is in the file by now; not with those of an open transaction."""
-        with self._file.reading():
-            if self._end is None:
-                for entry in self._file.after(self._book.entries):
-                    self._book.take(entry)
-        return self._book
-
     def _check_history(self) -> None:
         """Raise if this machine has seen more of this ledger, or something else, than is in the file."""
         if self._file.path is None:
@@ -418,7 +295,7 @@ class Ledger:
             seen = home.anchor(self.id)
         except ValueError as error:
             raise LedgerMismatch(str(error)) from None
-        book = self._state
+        book = self.book
         if seen is None:
             self._remember()
             return
@@ -505,7 +382,7 @@ class Ledger:
 
     def _admit(self, name: str, certified: bool) -> None:
         """Raise unless a new run has the kind, certified or not, that this ledger holds."""
-        book = self._state
+        book = self.book
         kind, other = ("certified", "uncertified") if certified else ("uncertified", "certified")
         mixed = [run.name for run in book.runs.values() if run.certified != certified]
         if mixed:
@@ -518,23 +395,6 @@ class Ledger:
                 f"run {name!r} is uncertified, so its epsilon is infinite, and this ledger has a ceiling of "
                 f"{book.ceiling.epsilon:.6g}. Use a separate ledger without a ceiling."
             )
-
-    def _summary(self, run: RunRecord, where: Budget | None) -> RunSummary:
-        costs = self._book.costs(run=run.name)
-        epsilon = None
-        if where is not None:
-            sound = run.certified or not costs
-            epsilon = compose(costs, where.adjacency, where.delta) if sound else math.inf
-        return RunSummary(
-            name=run.name,
-            state=run.state,
-            config=json.loads(run.config),
-            releases=run.releases,
-            epsilon=epsilon,
-            certified=run.certified,
-            people=run.people,
-            statements=dict(run.statements),
-        )
 
 
 def _budget(ceiling: Budget | float | None) -> Budget | None:

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 _CONTEXT = b"tacitly certificate\n"
 
 
-def public_key() -> str:
-    """Return the public key of this user's signatures, as hexadecimal digits; made at first use."""
-    return str(_private().public_key().public_bytes_raw().hex())
-
-
 def signed(certificate: Certificate) -> Certificate:
     """Return the certificate with this user's signature; without one where no key can be made or used."""
     plain = replace(certificate, signature=None)

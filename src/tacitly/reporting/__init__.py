@@ -16,7 +16,8 @@ from typing import Any
 from tacitly.baselines.comparison import held_out
 from tacitly.data.cohort import Cohort
 from tacitly.methods.base import PrivateModel
-from tacitly.model_folder import load, write_private
+from tacitly.model_folder import load
+from tacitly.portable import write_private
 from tacitly.reporting import gains, guarantee
 from tacitly.reporting.learned import learned
 from tacitly.reporting.page import Section, document, paragraph, text

@@ -28,12 +28,6 @@ def learned(part: PublicPart) -> str:
     return _arrays(part)
 
 
-def known(part: PublicPart) -> bool:
-    """Whether this model's arrays are shown as what they mean, not only listed."""
-    network = any(name.startswith("body.") for name in part.arrays) or "shared" in part.arrays
-    return network or any(all(name in part.arrays for name in needed) for needed, _ in _KINDS)
-
-
 def _shared_basis(part: PublicPart) -> str:
     basis = np.asarray(part.arrays["basis"], dtype=np.float64)
     names = part.features

@@ -14,8 +14,9 @@ from engines import users
 from loopback import loopback
 from tacitly.federation import wire
 from tacitly.federation.flower import masks
+from tacitly.federation.flower.kept_heads import read_heads
 from tacitly.federation.flower.messages import Answer, Ask
-from tacitly.federation.flower.node import Node, read_heads
+from tacitly.federation.flower.node import Node
 from tacitly.federation.projected import Projected
 from tacitly.heads.base import HeadWork
 from tacitly.heads.glm import LossHeads

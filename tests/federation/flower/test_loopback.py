@@ -18,9 +18,10 @@ from engines import EVERY, FEW, REFUSED, ROUGH, distance, fit, promised, users
 from loopback import QUICK, Loopback, loopback
 from tacitly.deployment.settings import Groups, Settings, Status
 from tacitly.federation import wire
-from tacitly.federation.flower.coordinator import FlowerFederation, FlowerPopulation, QuorumMissed
+from tacitly.federation.flower.coordinator import FlowerFederation, QuorumMissed
+from tacitly.federation.flower.kept_heads import read_heads
 from tacitly.federation.flower.messages import Answer, Ask
-from tacitly.federation.flower.node import read_heads
+from tacitly.federation.flower.population import FlowerPopulation
 from tacitly.federation.local import LocalFederation
 from tacitly.methods.fedpower.as_printed import DeviceGram
 from tacitly.methods.margin.queries import MarginLosses

@@ -17,9 +17,10 @@ import pytest
 from engines import users
 from loopback import Loopback, loopback
 from tacitly.federation import wire
-from tacitly.federation.flower import coordinator, masks, node
-from tacitly.federation.flower.coordinator import FlowerFederation, Patience
+from tacitly.federation.flower import coordinator, groups, masks, node
+from tacitly.federation.flower.coordinator import FlowerFederation
 from tacitly.federation.flower.messages import Answer, Ask
+from tacitly.federation.flower.population import Patience
 from tacitly.federation.shard import Shard
 from tacitly.heads.ridge import RidgeHeads
 from tacitly.methods.shared.whitening import FeatureMoment
@@ -277,7 +278,7 @@ def test_a_site_without_the_ledger_that_it_began_with_does_nothing(circle: Any, 
 @pytest.mark.parametrize(("nodes", "colluding"), [(12, -1), (12, -11), (3, 2), (4, 2), (12, 6), (2, 0)])
 def test_masks_that_hide_nothing_or_cannot_be_removed_are_refused(nodes: int, colluding: int) -> None:
     with pytest.raises(ValueError, match="colluding must be a whole number from 0"):
-        node.check_colluding(nodes, colluding)
+        groups.check_colluding(nodes, colluding)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation import shard, wire
+from tacitly.federation import failing_users, wire
 from tacitly.federation.flower import node as nodes
+from tacitly.federation.flower.kept_heads import read_heads
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.flower.node import ASK_SECONDS, Node
 from tacitly.federation.projected import Projected
@@ -90,7 +91,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for kind in (Slow, SlowBatch, Compiled):
         monkeypatch.setattr(kind, "clock", clock)
     fake = SimpleNamespace(monotonic=clock.monotonic, perf_counter=clock.perf_counter)
-    monkeypatch.setattr(shard, "time", fake)
+    monkeypatch.setattr(failing_users, "time", fake)
     monkeypatch.setattr(nodes, "time", fake)
     return clock
 
@@ -162,7 +163,7 @@ def test_heads_that_were_not_reached_are_zero(
     node = Node("north", cohort(users), tmp_path, threads=1)
     work = RidgeHeads(np.eye(D)[:, :1], False)
     assert ask(node, work, monkeypatch, kind="heads").code == "ok"
-    assert (nodes.read_heads(tmp_path / "heads.npz")["heads"] != 0.0).any(axis=1).all()
+    assert (read_heads(tmp_path / "heads.npz")["heads"] != 0.0).any(axis=1).all()
     own, call = RidgeHeads.own, RidgeHeads.__call__
 
     def slow_own(self: RidgeHeads, X: Rows, y: Rows) -> Array:
@@ -177,6 +178,6 @@ def test_heads_that_were_not_reached_are_zero(
     monkeypatch.setattr(RidgeHeads, "__call__", slow_call)
     clock.runs, clock.pace = True, ASK_SECONDS / users * 2
     ask(node, work, monkeypatch, kind="heads")
-    heads = nodes.read_heads(tmp_path / "heads.npz")["heads"]
+    heads = read_heads(tmp_path / "heads.npz")["heads"]
     assert len(heads) == users
     assert (heads[-1] == 0.0).all()

@@ -14,7 +14,8 @@ from adversary import violations
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.federation import shard as shard_module
-from tacitly.federation.shard import Shard, _OfStatistics
+from tacitly.federation.forms import OfStatistics
+from tacitly.federation.shard import Shard
 from tacitly.federation.statistics import same
 from tacitly.methods.mixed_effects import heads as heads_module
 from tacitly.methods.mixed_effects.advantage import Advantage
@@ -214,7 +215,7 @@ def test_statistics_of_a_user_alone_are_the_same_to_the_last_bit(name: str) -> N
 def test_no_user_exceeds_the_clip_of_the_compiled_form(name: str) -> None:
     query = QUERIES[name]
     assert query.statistics is not None
-    assert violations(_OfStatistics(query, query.statistics), 0.2, D) == []
+    assert violations(OfStatistics(query, query.statistics), 0.2, D) == []
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ class Unclipped(MeasuredSpread):
 
 def test_a_compiled_form_that_does_not_clip_is_caught() -> None:
     query = Unclipped(UNITS, FULL, 1e9)
-    assert violations(_OfStatistics(query, query.statistics), 0.2, D)
+    assert violations(OfStatistics(query, query.statistics), 0.2, D)
 
 
 def test_users_with_thousands_of_rows_are_added_up_in_full() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from tacitly.neural.centaur import linear_heads
 from tacitly.neural.centaur.heads import HeadMaker
 from tacitly.neural.centaur.linear_heads import _left_out_errors, fit_classes, fit_linear
-from tacitly.neural.engine.update import LocalTraining
+from tacitly.neural.engine.local_training import LocalTraining
 
 torch.set_num_threads(1)
 

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from small_networks import TRAPS, Category, D, M, N, body_with, data, executor, model
 from tacitly.neural.engine.device import DeviceFailure
 from tacitly.neural.engine.executor import Block, Executor
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.one_step import OneStep
 from tacitly.neural.engine.packing import Packing
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import UserUpdate
 
 torch.set_num_threads(1)
 

@@ -12,8 +12,10 @@ from torch import nn
 from tacitly.arrays import read_only
 from tacitly.neural.engine import executor as executor_module
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.query import BodyUpdate
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
+from tacitly.neural.engine.update import UserUpdate, public_start
 from tacitly.neural.networks.architectures import mlp
 
 torch.set_num_threads(1)

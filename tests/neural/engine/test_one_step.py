@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
 from tacitly.neural.engine.ghost_clipping import Products, Vectors, norms
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.one_step import OneStep
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.networks.architectures import LinearWithSkip, lenet, mlp
 
 torch.set_num_threads(1)

@@ -10,8 +10,10 @@ from torch import nn
 from adversary import violations
 from tacitly import neural
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.query import BodyUpdate
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.privacy.clipping import safe_norm
 
 torch.set_num_threads(1)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from small_networks import D, N, body_with, data, executor, model
 from tacitly import neural
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
 from tacitly.neural.engine.layers import check_layers
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.rehearsal import _ordinary_user, check_modules, check_rows_apart, rehearse
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
+from tacitly.neural.engine.update import UserUpdate, public_start
 
 torch.set_num_threads(1)
 

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from tacitly.neural.engine.executor import Block, Executor
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.networks.architectures import lenet, mlp
 
 torch.set_num_threads(1)

@@ -15,8 +15,8 @@ import tacitly
 from adversary import clipped, neighbour_violations, violations
 from tacitly import neural
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.query import BodyUpdate
-from tacitly.neural.engine.update import LocalTraining
 from tacitly.neural.low_rank_sparse.module_network import ModuleNetwork
 from tacitly.neural.low_rank_sparse.personal_part import SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork

@@ -13,8 +13,8 @@ from torch.func import grad
 
 from adversary import clipped, neighbour_violations, violations
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.query import BodyUpdate
-from tacitly.neural.engine.update import LocalTraining
 from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, PromptUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 

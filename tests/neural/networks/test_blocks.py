@@ -9,9 +9,11 @@ from torch import nn
 
 from tacitly import neural
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
 from tacitly.neural.engine.layers import check_layers, custom_layers
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.rehearsal import rehearse
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
+from tacitly.neural.engine.update import UserUpdate, public_start
 
 torch.set_num_threads(1)
 NETWORKS = {

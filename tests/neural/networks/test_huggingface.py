@@ -19,8 +19,10 @@ from torch import nn
 import tacitly
 from tacitly import neural
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.rehearsal import check_rows_apart, rehearse
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
+from tacitly.neural.engine.update import UserUpdate, public_start
 
 torch.set_num_threads(1)
 WORDS = [f"word{number}" for number in range(40)]

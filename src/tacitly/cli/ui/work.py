@@ -186,7 +186,7 @@ class Desk:
 
     def dates(self, path: str) -> tuple[str, ...]:
         """Return the columns that look like dates, which no method takes."""
-        from tacitly.data.schema import dates_in
+        from tacitly.data.kinds import dates_in
         from tacitly.data.tables import open_table
 
         return dates_in(open_table(self._file(path)))

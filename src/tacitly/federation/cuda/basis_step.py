@@ -21,7 +21,8 @@ import torch
 from tacitly.arrays import Array
 from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.rows import Own, Span, in_spans, per_user
-from tacitly.federation.cuda.sums import GUARD, LEAST, BlockSums, in_blocks, numbers, packed, taking_part
+from tacitly.federation.cuda.sums import BlockSums, in_blocks, numbers, packed, taking_part
+from tacitly.privacy.clipping import GUARD, LEAST
 
 _RIDGE = 1e-12  # as in simd.small_solves: relative to the trace
 _MOST_COLUMNS, _MOST_RANK = 256, 8  # beyond these a user's sums do not fit the registers of one program

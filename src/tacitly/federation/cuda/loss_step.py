@@ -17,7 +17,8 @@ from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.grams import grams_of
 from tacitly.federation.cuda.rows import Span
 from tacitly.federation.cuda.sparse_fits import Users, solved
-from tacitly.federation.cuda.sums import LEAST, BlockSums, norms_of, numbers, packed
+from tacitly.federation.cuda.sums import BlockSums, norms_of, numbers, packed
+from tacitly.privacy.clipping import LEAST
 
 # As in heads.losses, heads.newton, heads.glm and methods.fedrep.loss_kernels.
 LOGISTIC, HINGE, POISSON, LARGEST_SCORE = 1, 2, 3, 30.0

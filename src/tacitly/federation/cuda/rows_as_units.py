@@ -15,7 +15,9 @@ import torch
 
 from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.rows import Span
-from tacitly.federation.cuda.sums import GUARD, LEAST, ROW_BLOCK, BlockSums, clip_weights, numbers, packed
+from tacitly.federation.cuda.sums import BlockSums, clip_weights, numbers, packed
+from tacitly.federation.query import ROW_BLOCK
+from tacitly.privacy.clipping import GUARD, LEAST
 from tacitly.privacy.guarantee import Unit
 
 _CELLS = 1 << 27  # numbers of rows held at once

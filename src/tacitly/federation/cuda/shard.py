@@ -13,12 +13,12 @@ import torch
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation.base import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.bounds import exceeded, fused_agrees
 from tacitly.federation.cuda.forms import Context, form_of
 from tacitly.federation.cuda.rows import DeviceRows
 from tacitly.federation.cuda.sums import BlockSums, integer_sums, to_array
 from tacitly.federation.projected import Projected
+from tacitly.federation.query import BLOCK, ROW_BLOCK, Chosen, Query
 from tacitly.federation.shard import Shard
 from tacitly.privacy.guarantee import Unit
 

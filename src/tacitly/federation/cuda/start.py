@@ -15,7 +15,8 @@ import torch
 from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.grams import grams_of
 from tacitly.federation.cuda.rows import Own, Span, in_spans, thinned
-from tacitly.federation.cuda.sums import GUARD, LEAST, BlockSums, in_blocks, numbers, packed, taking_part
+from tacitly.federation.cuda.sums import BlockSums, in_blocks, numbers, packed, taking_part
+from tacitly.privacy.clipping import GUARD, LEAST
 
 # As in methods.shared.whitening, whose moments of single-precision rows reserve a part of the norm: both add the same.
 _SINGLE, _FEW_FEATURES = 2.0**-16, 128

@@ -24,9 +24,8 @@ import torch
 
 from tacitly.arrays import Array
 from tacitly.federation.cuda.rows import DeviceRows, Span
-
-BLOCK, ROW_BLOCK = 1024, 16384  # users, or rows if the unit is the row, in a block, as in federation.base
-GUARD, LEAST = 2.0**-20, 2.0**-900  # as in privacy.clipping
+from tacitly.federation.query import BLOCK
+from tacitly.privacy.clipping import GUARD, LEAST
 
 BlockSums = Callable[[Span, float, int, torch.Tensor | None], torch.Tensor]
 """From a span, the clip, the number of users per block and who takes part: one row of sums per block, in float64."""

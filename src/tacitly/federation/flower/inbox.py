@@ -20,9 +20,6 @@ import numpy.typing as npt
 from tacitly.federation.flower.messages import Answer
 from tacitly.federation.wire import WireError
 
-VERDICTS = ("ok", "clipped", "unknown", "duplicate", "late", "malformed", "shape", "range", "refused", "failed", "lost")
-
-
 # Verdicts given to asked nodes only, which are then not asked again. ("lost" means that the transport lost the message.
 # That is no answer, so the node is asked again.)
 _FINAL = ("malformed", "shape", "range", "refused", "failed")

@@ -41,11 +41,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from tacitly.federation.flower.groups import TAG, threshold
+
 Integers = npt.NDArray[np.int64]
 
 PRIME = 2**61 - 1
-TAG = 16
-"""Bytes that authenticate a share, and bytes of a vote."""
 
 _NONCE = bytes(12)  # a key seals one message only
 
@@ -65,15 +65,6 @@ def roster_digest(keys: Mapping[str, bytes], colluding: int) -> bytes:
     """Return a digest of who takes part, by name and public key, and of how many may collude."""
     content = [sorted((name, key.hex()) for name, key in keys.items()), colluding]
     return hashlib.sha256(json.dumps(content).encode()).digest()
-
-
-def threshold(nodes: int, colluding: int) -> int:
-    """Return how many nodes must take part in removing masks: any two such sets share an honest node.
-
-    >>> threshold(3, 1), threshold(12, 1)
-    (3, 7)
-    """
-    return (nodes + colluding) // 2 + 1
 
 
 def hidden_size(coordinates: int, nodes: int) -> int:

@@ -12,14 +12,9 @@ gets no answer. So each release costs the node's users one event, however often 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +26,8 @@ from tacitly.arrays import Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation import wire
 from tacitly.federation.base import Query
+from tacitly.federation.flower.groups import TAG, check_colluding, least_group, majority
+from tacitly.federation.flower.kept_heads import write_heads
 from tacitly.federation.flower.messages import Answer, Ask
 from tacitly.federation.projected import losses_in
 from tacitly.federation.query import rehearse, synthetic_rows, widest
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 ASK_SECONDS = 600.0
 """Work that an ask may cause, in seconds: what would take longer is refused, or not finished."""
 
-TAG, _DIGEST = 16, 32  # bytes of a vote, and of the digest of a question
+_DIGEST = 32  # bytes of the digest of a question
 
 _TIMES, _CELLS = 16, 1 << 22  # how often a synthetic user has each row, and how many numbers in all
 
@@ -56,38 +53,10 @@ FEW = 64
 """Number of users up to which a node answers in plain NumPy, because compiling would take longer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """What a node publishes about itself for its registration.
-
-    >>> card = Card(name="north", key="ecdsa-...", mask_key="00", users=30, features=("age", "dose"))
-    >>> Card.from_json(card.to_json()) == card
-    True
-    """
-
-    name: str
-    key: str
-    mask_key: str
-    users: int
-    features: tuple[str, ...]
-    target: str | None = None
-    rows: int | None = None
-
-    def to_json(self) -> str:
-        """Encode as JSON."""
-        return json.dumps(asdict(self), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Card:
-        """Decode JSON."""
-        content = json.loads(text)
-        return cls(**{**content, "features": tuple(content["features"])})
-
-
 class Node:
     """Rows, and a folder for what must outlive the process: heads and the node's own ledger.
 
-    ``trust`` is the trust model (see :mod:`tacitly.federation.flower.coordinator`); ``ceiling`` limits what the node
+    ``trust`` is the trust model (see :mod:`tacitly.federation.flower.population`); ``ceiling`` limits what the node
     spends if it adds noise itself. For masked sums, ``mask_key`` is this node's private key and ``peers`` maps the
     names of the other nodes to their public keys; a group must be so large that it contains a majority of all nodes
     besides ``colluding`` ones.
@@ -355,63 +324,3 @@ def _head_or_zeros(work: HeadWork, X: Rows, y: Rows, end: float = math.inf) -> n
             return head if head.shape == work.shape and np.isfinite(head).all() else np.zeros(work.shape)
     except Exception:
         return np.zeros(work.shape)
-
-
-def least_group(nodes: int, colluding: int) -> int:
-    """Minimum size of a group for a masked sum: a majority of all nodes besides the colluding ones, at least three.
-
-    Every member knows its own share of the noise, so by default one of them is assumed to collude.
-
-    >>> least_group(3, 1), least_group(9, 1), least_group(3, 0)
-    (3, 6, 3)
-    """
-    return max(3, majority(nodes) + colluding)
-
-
-def check_colluding(nodes: int, colluding: int) -> None:
-    """Raise unless masked sums of so many nodes can be removed and hide anything."""
-    if not colluding >= 0 or least_group(nodes, colluding) > nodes:
-        raise ValueError(
-            f"colluding must be a whole number from 0 to {max(nodes - max(majority(nodes), 3), 0)} for {nodes} nodes, "
-            f"and there must be three of them. Found {colluding}."
-        )
-
-
-def majority(nodes: int) -> int:
-    """Return how many nodes' noise together must suffice: more than half of all.
-
-    >>> majority(3), majority(4)
-    (2, 3)
-    """
-    return nodes // 2 + 1
-
-
-def write_heads(path: Path, users: npt.NDArray[Any], heads: npt.NDArray[np.float64], work: HeadWork) -> Path:
-    """Write heads, and what they were fitted to, atomically to a file that only its owner can read."""
-    basis = np.asarray(getattr(work, "basis", 0.0))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(prefix=".heads-", dir=path.parent)  # created with mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, users=users, heads=heads, basis=basis, model=digest_of(work))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
-    return path
-
-
-def read_heads(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read the file of :func:`write_heads`: ``users``, ``heads`` (intercept last), their ``basis``, the ``model``.
-
-    The last is :func:`digest_of` what they were fitted to; empty in a file of an earlier version.
-    """
-    with np.load(path, allow_pickle=False) as stored:
-        return {"model": np.array("")} | {name: stored[name] for name in stored.files}
-
-
-def digest_of(work: HeadWork) -> str:
-    """Return a digest of everything that heads depend on besides a user's rows: bases, priors, settings."""
-    return hashlib.sha256(wire.encode(work)).hexdigest()

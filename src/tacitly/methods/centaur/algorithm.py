@@ -79,12 +79,7 @@ class Settings:
     def events(self, plan: Plan, n_features: int, rank: int | str) -> list[GaussianEvent]:
         """List every release the algorithm will make, in order."""
         power = self.chosen_start(n_features, rank) == "power"
-        acute = {"whitening": True, "start": not power}
-        return [
-            plan.event(phase.name, clip=1.0, acute=acute.get(phase.name, False))
-            for phase in plan.phases
-            for _ in range(phase.releases)
-        ]
+        return plan.events({"whitening"} if power else {"whitening", "start"})
 
 
 def learn(

@@ -153,13 +153,8 @@ class Settings:
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """List every release that will be made, in order."""
-        many = not self.few(plan)
-        acute = {"scale": many, "centre": False, "clip": many, "sum": self.route == "gram", "step": False}
-        return [
-            plan.event(phase.name, clip=1.0, acute=acute[phase.name])
-            for phase in plan.phases
-            for _ in range(phase.releases)
-        ]
+        acute = set() if self.few(plan) else {"scale", "clip"}
+        return plan.events(acute | {"sum"} if self.route == "gram" else acute)
 
 
 def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | None) -> Spectrum:

@@ -10,15 +10,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
-import scipy.sparse
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
-from tacitly.data.reading import read_cohort, read_rows, wrong_width
+from tacitly.data.reading import read_cohort
 from tacitly.data.sparse_cohort import SparseCohort
-from tacitly.data.validation import DataError, plain_numbers
+from tacitly.data.validation import DataError
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population, engine_named
 from tacitly.federation.local import LocalPopulation
@@ -26,7 +23,8 @@ from tacitly.methods.base import Procedure, Statement
 from tacitly.methods.fedpower import algorithm as fedpower
 from tacitly.methods.fedpower import as_printed as paper_fedpower
 from tacitly.methods.fedpower import route as fedpower_route
-from tacitly.methods.fedpower.power import DECAYS
+from tacitly.methods.fedpower.fitted import Components
+from tacitly.methods.fedpower.parameters import check_choices
 from tacitly.methods.fedpower.refinement import FEATURES_PER_COMPONENT
 from tacitly.methods.fedpower.spectrum import Spectrum, clear_confidence
 from tacitly.methods.further_calls import Continued
@@ -40,22 +38,11 @@ TRUST = {
 }
 ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
 
-_LEARNED = ("components", "singular_values", "explained_variance", "confidence", "mean", "eigenvalues")
-_IDLE = {
-    "mode='paper'": ("route", "trust", "feature_range", "sampling_rate"),
-    "route='gram'": ("rounds", "decay", "iteration_rank", "alignment"),
-    "route='power'": ("decay", "alignment"),
-}
-"""Parameters that change nothing there. Route "auto" may take one where they do."""
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 
 
 class RowsAlone(LocalPopulation):
     """Rows that came without user ids: every row may be its own unit."""
-
-
-class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):  # type: ignore[misc]
-    """What scikit-learn gives its transformers: names of outputs, and ``set_output``."""
 
 
 class _Additive(Continued):
@@ -75,7 +62,7 @@ class ComponentsParameter:
 
 
 @dataclass(eq=False, repr=False)
-class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
+class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
     """Learn the top principal components of all users' rows under differential privacy.
 
     Parameters
@@ -161,7 +148,6 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
 
     _modes = ("auto", "paper")
     _paper_reasons = paper_fedpower.REASONS
-    _learned = "components_"
 
     def fit(
         self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
@@ -242,117 +228,6 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
                 TooFewUsersWarning,
                 stacklevel=3,
             )
-
-    @np.errstate(all="ignore")  # no warning depends on a private number
-    def transform(self, X: Any) -> Array:
-        """Return rows in the coordinates of the components. Computed from the rows given: not for publication."""
-        self._check_fitted()
-        rows = X
-        if not scipy.sparse.issparse(X):
-            rows = read_rows(X, self.feature_names_in_)
-        elif X.shape[1] != self.n_features_in_:
-            raise DataError(wrong_width(X.shape, self.n_features_in_))
-        return np.asarray(rows @ self.components_.T - self.mean_ @ self.components_.T)
-
-    @np.errstate(all="ignore")  # no warning depends on a private number
-    def inverse_transform(self, X: npt.ArrayLike) -> Array:
-        """Return rows from their coordinates, as far as the components reach."""
-        self._check_fitted()
-        return np.asarray(plain_numbers(X, "X") @ self.components_ + self.mean_)
-
-    @np.errstate(all="ignore")  # no warning depends on a private number
-    def score_samples(self, X: Any) -> Array:
-        """Return each row's log-likelihood under probabilistic PCA (Tipping and Bishop 1999). Not for publication."""
-        self._check_fitted()
-        if not self.noise_variance_ > 0:
-            raise ValueError(
-                f"the likelihood needs the variance outside the components, which route {self.route_!r} does not "
-                "release or which is below its noise. Use route='gram', or fewer components."
-            )
-        rows = (
-            np.asarray(X.toarray() if scipy.sparse.issparse(X) else read_rows(X, self.feature_names_in_)) - self.mean_
-        )
-        inside = rows @ self.components_.T
-        kept = np.maximum(self.explained_variance_, self.noise_variance_)
-        outside = np.sum(rows**2, axis=1) - np.sum(inside**2, axis=1)
-        d, k = self.n_features_in_, len(kept)
-        constant = d * math.log(2 * math.pi) + float(np.sum(np.log(kept))) + (d - k) * math.log(self.noise_variance_)
-        return np.asarray(-0.5 * (constant + (inside**2 / kept).sum(axis=1) + outside / self.noise_variance_))
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of rows, as scikit-learn's PCA does. Not for publication."""
-        return float(np.mean(self.score_samples(X)))
-
-    def plot_scree(self, axes: Any = None) -> Any:
-        """Draw the released eigenvalues, the corrected ones, and the noise floor below which nothing can be told.
-
-        Parameters
-        ----------
-        axes
-            Where to draw (matplotlib); None for a new figure. All that is drawn is public.
-        """
-        from tacitly.methods.fedpower.scree import draw
-
-        self._check_fitted()
-        return draw(self.eigenvalues_, self.singular_values_**2, self.noise_floor_, axes)
-
-    @property
-    def bytes_sent_(self) -> int:
-        """Bytes that one device sends in all releases together."""
-        # Releases in turns, and those of devices one by one, count the numbers of all groups or devices.
-        sums = [release for release in self.certificate_.releases if "step" in release.name.partition("norms of")[0]]
-        numbers = sum(release.coordinates for release in self.certificate_.releases)
-        return 8 * (numbers - sum(release.coordinates * (self.groups_ - 1) // self.groups_ for release in sums))
-
-    @property
-    def explained_variance_ratio_(self) -> Array:
-        """Share of the total variance that each component explains."""
-        return np.asarray(self.explained_variance_ / self.total_variance_)
-
-    @property
-    def noise_variance_(self) -> float:
-        """Mean variance of the directions outside the components."""
-        left = self.total_variance_ - float(np.sum(self.explained_variance_))
-        return (
-            left / (self.n_features_in_ - len(self.components_)) if self.n_features_in_ > len(self.components_) else 0.0
-        )
-
-    def fit_transform(self, X: Any, y: Any = None, users: Any = None) -> Array:
-        """Fit, then transform the same rows."""
-        rows: Array = self.fit(X, y, users).transform(X)
-        return rows
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
-    def public_arrays(self) -> dict[str, Array]:
-        """Return everything that was learned; all of it is public."""
-        self._check_fitted()
-        error = math.nan if self.predicted_error_ is None else self.predicted_error_
-        numbers = {
-            "noise_floor": self.noise_floor_, "predicted_error": error, "total_variance": self.total_variance_,
-            "groups": float(self.groups_),
-        }  # fmt: skip
-        arrays = {name: np.asarray(getattr(self, f"{name}_"), dtype=np.float64) for name in _LEARNED}
-        route = {"route": np.frombuffer(self.route_.encode(), dtype=np.uint8)}
-        return arrays | {name: np.array([value]) for name, value in numbers.items()} | route
-
-    def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Set what :meth:`public_arrays` returned."""
-        for name in _LEARNED:
-            setattr(self, f"{name}_", arrays[name])
-        self.total_variance_, self.groups_ = float(arrays["total_variance"][0]), int(arrays["groups"][0])
-        self.noise_floor_, error = float(arrays["noise_floor"][0]), float(arrays["predicted_error"][0])
-        self.predicted_error_ = None if math.isnan(error) else error
-        self.route_ = bytes(arrays["route"].tolist()).decode()
-        self.n_components_ = len(self.components_)
-
-    def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags: a transformer that takes sparse rows."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
     def _public(self, found: Spectrum, route: str, groups: int = 1) -> dict[str, Array]:
         """Return a spectrum as :meth:`take_public_arrays` expects it."""
@@ -528,35 +403,7 @@ class FedPower(_Transformer, _Additive, EngineParameter, ComponentsParameter):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.unit not in ("auto", "row", "user"):
-            raise ValueError(f"unit must be 'row', 'user' or 'auto'. Found {self.unit!r}.")
-        if self.mode == "paper" and self.n_components == "auto":
-            raise ValueError("paper mode has no way to choose n_components. Give a number.")
-        if self.mode == "paper" and self.center:
-            raise ValueError("paper mode does not centre. Set center=False.")
-        if self.noise_by != "central" and (self.participants is not None or self.sampling_rate < 1):
-            raise ValueError(f"to ask some users at a time needs trust 'central'. Found {self.noise_by!r}.")
-        printed = {"iterations": None, "epsilon_central": None, "per_round": False}
-        if self.mode != "paper" and (
-            extra := [name for name, value in printed.items() if getattr(self, name) != value]
-        ):
-            raise ValueError(f"{extra[0]} is for mode='paper'. Leave it out: a sound run has one budget and rounds.")
-        where = "mode='paper'" if self.mode == "paper" else f"route={self.route!r}"
-        if idle := [name for name in _IDLE.get(where, ()) if getattr(self, name) != getattr(FedPower, name)]:
-            raise ValueError(f"{idle[0]} has no effect with {where}. Found {getattr(self, idle[0])!r}: leave it out.")
-        if self.mode == "paper" and self.unit == "row":
-            raise ValueError("paper mode protects devices, the users. Leave out unit='row'.")
-        if self.epsilon_central is not None and not self.epsilon_central > 0:
-            raise ValueError(f"epsilon_central must be positive. Found {self.epsilon_central!r}.")
-        if self.decay not in DECAYS:
-            raise ValueError(f"decay must be one of {DECAYS}. Found {self.decay!r}.")
-        if self.scheme not in (1, 2):
-            raise ValueError(f"scheme must be 1 or 2. Found {self.scheme!r}.")
-        if self.scheme == 1 and self.mode != "paper":
-            raise ValueError(
-                "scheme 1 draws devices with replacement, and a device that is drawn twice pays twice: it is for paper "
-                "mode only. Use scheme=2, where every device answers once per round."
-            )
+        check_choices(self)
 
     def _check_population(self, population: Population) -> None:
         if self.unit == "user" and isinstance(population, RowsAlone):

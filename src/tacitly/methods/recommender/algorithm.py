@@ -36,7 +36,7 @@ from tacitly.methods.recommender.tastes import Tastes, crowd_of, no_tastes, tast
 from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
-from tacitly.privacy.guarantee import Budget, GaussianEvent
+from tacitly.privacy.guarantee import Budget
 
 MOST_FACTORS = 20
 _PRIOR, _AGAIN, _TASTES, _TASTE_NORM = 0.05, 0.08, 0.03, 0.005
@@ -155,10 +155,6 @@ class Settings:
             phases += [Phase(name="taste norm", share=_TASTE_NORM), Phase(name="tastes", share=tastes)]
         total = math.fsum(phase.share for phase in phases)
         return Plan(budget, [replace(phase, share=phase.share / total * (1.0 - 1e-12)) for phase in phases])
-
-    def events(self, plan: Plan) -> list[GaussianEvent]:
-        """Every release the algorithm will make; clips that follow from releases are of norm one here."""
-        return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
 
 
 def learn(

@@ -21,12 +21,10 @@ from functools import cached_property
 import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
-from tacitly.federation.base import Query
 from tacitly.linalg import pack_symmetric, unpack_symmetric
 from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.posterior import Catalogue
-from tacitly.methods.recommender.queries import LEAST, MOST, check_places
-from tacitly.privacy.clipping import GUARD
+from tacitly.methods.recommender.queries import LEAST, MOST, UserSum, check_places
 
 _KEPT = 1.0  # tastes that are not there cost more than tastes that are missed
 _MOST = 2000
@@ -34,7 +32,7 @@ _USERS = 2048  # whose choices are held at once
 
 
 @dataclass(frozen=True)
-class ChoiceMoments(Query):
+class ChoiceMoments(UserSum):
     """x xᵀ/‖x‖² of what popularity does not explain of a user's choices among the items that have a place.
 
     ``place`` has the position of each such item, -1 for the others; ``shares`` their shares of popularity.
@@ -66,14 +64,6 @@ class ChoiceMoments(Query):
     def expected(self) -> Array:
         """π(m), one row for every m from 0 to K."""
         return chances(self.shares)
-
-    def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the contribution of one user: a sum over one user that is not clipped."""
-        return self._sum(X, y, np.array([0, len(X)]), np.inf)
-
-    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Clip each contribution and add them up."""
-        return self._sum(X, y, offsets, bound * (1.0 - GUARD))
 
     def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
         codes, _, bounds = self.catalogue.rated(X, y, offsets)

@@ -342,7 +342,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
             rng = np.random.default_rng(self.random_state)
             return algorithm.learn(federation, plan, settings, catalogue, rng).arrays()
 
-        return Procedure(settings.events(plan), learn, config={"plays": bool(plays)})
+        return Procedure(plan.events(), learn, config={"plays": bool(plays)})
 
     def _work_at_home(self, federation: Federation, population: Population) -> None:
         super()._work_at_home(federation, population)

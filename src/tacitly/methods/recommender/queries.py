@@ -63,8 +63,24 @@ class PriorStep(BatchQuery):
         return np.where((found.rows > 0)[:, None], rows, 0.0)
 
 
+class UserSum(Query):
+    """A query whose contribution is its sum over one user, before the clip."""
+
+    def contribution(self, X: Rows, y: Rows) -> Array:
+        """Return the contribution of one user: a sum over one user that is not clipped."""
+        return self._sum(X, y, np.array([0, len(X)]), np.inf)
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Clip each contribution and add them up."""
+        return self._sum(X, y, offsets, bound * (1.0 - GUARD))
+
+    @abstractmethod
+    def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
+        """Return the sum of several users' contributions, each clipped to the limit."""
+
+
 @dataclass(frozen=True)
-class _ResidualQuery(Query):
+class _ResidualQuery(UserSum):
     """A query about what a user's posterior leaves of the user's ratings."""
 
     catalogue: Catalogue
@@ -79,18 +95,6 @@ class _ResidualQuery(Query):
         weights = found.weights(self.prior)
         left = kernels.residuals(codes, values, bounds, self.catalogue.table, self.catalogue.effects, weights)
         return codes, left, bounds
-
-    def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the contribution of one user: a sum over one user that is not clipped."""
-        return self._sum(X, y, np.array([0, len(X)]), np.inf)
-
-    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Clip each contribution and add them up, item by item."""
-        return self._sum(X, y, offsets, bound * (1.0 - GUARD))
-
-    @abstractmethod
-    def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
-        """Return the sum of several users' contributions, each clipped to the limit."""
 
 
 @dataclass(frozen=True)

@@ -64,12 +64,7 @@ class RoundSettings:
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """List every release the algorithm will make, in order."""
-        acute = {phase.name for phase in self.preparation if phase.acute}
-        return [
-            plan.event(phase.name, clip=1.0, acute=phase.name in acute)
-            for phase in self.phases
-            for _ in range(phase.releases)
-        ]
+        return plan.events({phase.name for phase in self.preparation if phase.acute})
 
 
 def basis_share(budget: Budget, n_users: int, n_features: int, rank: int) -> float:

@@ -64,7 +64,7 @@ _WORSE = 2.0
 _PER_NOISE = 8.0  # added to both per share of units that noise hides: noise moves the median by less than twice that
 _NO_CLIP = 1e4  # times the first clip, at most: sums are rounded to a grid that grows with the clip
 _CLEARLY = 1.1  # residuals of the last step beyond the least ones, by which the state with the least is returned
-_NOT_ACUTE = ("centre", "label", "effects", "start", "loop")  # phases whose contributions can point against each other
+_NOT_ACUTE = {"centre", "label", "effects", "start", "loop"}  # phases whose contributions can point against each other
 _TOGETHER = 4  # steps whose energies are compared with their noise: those of one step are larger by chance in turn
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
 
@@ -139,11 +139,7 @@ class Settings:
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
         """List every release that will be made, in order."""
-        return [
-            plan.event(phase.name, clip=1.0, acute=phase.name not in _NOT_ACUTE)
-            for phase in plan.phases
-            for _ in range(phase.releases)
-        ]
+        return plan.events({phase.name for phase in plan.phases} - _NOT_ACUTE)
 
 
 @dataclass(frozen=True)

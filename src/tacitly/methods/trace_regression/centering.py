@@ -25,6 +25,7 @@ from tacitly.arrays import Array, Offsets, Rows, check_shape, read_only
 from tacitly.federation.base import Federation, Query
 from tacitly.methods.shared.norm_histogram import NormHistogram, quantile_of
 from tacitly.methods.trace_regression.designs import Centre, Design, check_centre, origin
+from tacitly.methods.trace_regression.queries import OnePass
 from tacitly.methods.trace_regression.start_kernels import dense_labelled
 from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD
@@ -39,7 +40,7 @@ _LEAST_CURVATURE = 0.5  # a mean that adds less curvature than this is not subtr
 
 
 @dataclass(frozen=True)
-class ObservationSum(Query):
+class ObservationSum(OnePass):
     """The sum of a unit's matrices, centred."""
 
     design: Design
@@ -62,15 +63,7 @@ class ObservationSum(Query):
         total: Array = (np.asarray(X, dtype=np.float64) - origin(self.design, self.centre).ravel()).sum(axis=0)
         return total
 
-    def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return norms, in one pass over the observations."""
-        return self._pass(X, offsets, 1.0)[1]
-
-    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Return the clipped sum, in one pass over the observations."""
-        return self._pass(X, offsets, bound * (1.0 - GUARD))[0]
-
-    def _pass(self, X: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
+    def _pass(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
         by_row, size = self.unit is not Unit.USER, self.coordinates
         total, norms = np.zeros(size), np.zeros(len(X) if by_row else len(offsets) - 1)
         centre = origin(self.design, self.centre).ravel()

@@ -26,6 +26,7 @@ Release :class:`DesignEnergy`: Σ X² by rows and by columns of a unit's matrice
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -212,8 +213,24 @@ class TangentSum(Query):
         return np.ascontiguousarray(sum1.T), np.ascontiguousarray(sum2.T), counts, norms
 
 
+class OnePass(Query):
+    """A query whose clipped sum and norms come from one pass over the observations."""
+
+    def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return norms, in one pass over the observations."""
+        return self._pass(X, y, offsets, 1.0)[1]
+
+    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
+        """Return the clipped sum, in one pass over the observations."""
+        return self._pass(X, y, offsets, bound * (1.0 - GUARD))[0]
+
+    @abstractmethod
+    def _pass(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
+        """Return the sum of contributions, each clipped to the limit, and their norms before."""
+
+
 @dataclass(frozen=True)
-class LabelledSum(Query):
+class LabelledSum(OnePass):
     """Label-weighted design, all d₁·d₂ entries: n times the paper's unbiased L̂, before Λ⁻¹."""
 
     design: Design
@@ -243,14 +260,6 @@ class LabelledSum(Query):
             np.zeros((self.design.d1, self.design.d2)),
         )
         return np.asarray(self.scales.matrix * total).ravel()
-
-    def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return norms, in one pass over the observations."""
-        return self._pass(X, y, offsets, 1.0)[1]
-
-    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Return the clipped sum, in one pass over the observations."""
-        return self._pass(X, y, offsets, bound * (1.0 - GUARD))[0]
 
     def _pass(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
         by_row = self.unit is not Unit.USER
@@ -286,7 +295,7 @@ class LabelledSum(Query):
 
 
 @dataclass(frozen=True)
-class DesignEnergy(Query):
+class DesignEnergy(OnePass):
     """Sums of squares of a unit's matrices, by row and by column."""
 
     design: Design
@@ -317,15 +326,7 @@ class DesignEnergy(Query):
                 columns += b * a.sum()
         return np.concatenate([rows, columns])
 
-    def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return norms, in one pass over the observations."""
-        return self._pass(X, offsets, 1.0)[1]
-
-    def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Return the clipped sum, in one pass over the observations."""
-        return self._pass(X, offsets, bound * (1.0 - GUARD))[0]
-
-    def _pass(self, X: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
+    def _pass(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
         d1, d2, by_row = self.design.d1, self.design.d2, self.unit is not Unit.USER
         out, norms = np.zeros(d1 + d2), np.zeros(len(X) if by_row else len(offsets) - 1)
         if self.design.kind == "dense":

@@ -27,14 +27,15 @@ from tacitly.neural.centaur.noise_warning import warn_of_noise
 from tacitly.neural.centaur.parameters import check_numbers, check_without_effect
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
-from tacitly.neural.engine.flat import load
+from tacitly.neural.engine.flat import Flat, load
 from tacitly.neural.engine.layers import custom_layers, custom_layers_note
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.module_properties import fingerprint, n_outputs, output_width
 from tacitly.neural.engine.one_process import check_engine
 from tacitly.neural.engine.public_prefix import apply_prefix, split_body
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import check_modules, rehearse, rehearse_rows
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, public_start
+from tacitly.neural.engine.update import UserUpdate, public_start
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
 

@@ -23,11 +23,12 @@ from tacitly.methods.base import HomeWork, PrivateModel
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.centaur.heads import HeadMaker, check_labels
 from tacitly.neural.centaur.personal_network import PersonalNetwork
+from tacitly.neural.engine.flat import Flat
 from tacitly.neural.engine.home import LAST_ROUND, key_of
 from tacitly.neural.engine.layers import check_layers
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.module_properties import n_outputs
 from tacitly.neural.engine.public_prefix import apply_prefix, split_body
-from tacitly.neural.engine.update import Flat, LocalTraining
 from tacitly.neural.engine.windows import ForwardPass
 
 

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from tacitly.arrays import Array
 from tacitly.data.validation import DataError
 from tacitly.neural.centaur.linear_heads import fit_classes, fit_linear
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.module_properties import n_outputs
-from tacitly.neural.engine.update import Flat, LocalTraining, UserUpdate, labels
+from tacitly.neural.engine.update import UserUpdate
+from tacitly.neural.engine.user_loss import labels
 
 FINAL_STEPS = 200
 """Steps on a head that is fitted once, after the rounds: one that rounds did not fit would stay the public one."""

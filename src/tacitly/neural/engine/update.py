@@ -9,14 +9,12 @@ values, so ``torch.func.vmap`` can run it for many users at once, and a plain lo
 Whose is momentum? The user's, for one round: velocities start at zero in every round and are forgotten at its end, as
 in the authors' code. Weight decay pulls towards zero; it is part of the gradient, so it is clipped with the rest.
 
-Rows have weights: 0 marks padding. Classes that a user does not hold are left out of that user's loss; which classes
-those are is private and never leaves the user. Labels are integers from 0; values outside are mapped to the nearest
-class.
+What is minimised is in :mod:`tacitly.neural.engine.user_loss`, the settings in
+:mod:`tacitly.neural.engine.local_training`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,64 +25,15 @@ from torch import Tensor
 from torch.func import grad
 
 from tacitly.arrays import Array
-from tacitly.neural.engine.flat import Flat as Flat
-from tacitly.neural.engine.flat import Parts, flatten
+from tacitly.neural.engine.flat import Flat, Parts, flatten
+from tacitly.neural.engine.gradient_steps import autograd_gradient, decayed, foreach_step, vmap_step
 from tacitly.neural.engine.layer_hooks import LayerHooks, parameter_name
 from tacitly.neural.engine.layers import custom_layers
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.mlp_steps import MLPSteps
+from tacitly.neural.engine.user_loss import UserLoss
 
-_ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
 _EVEN, _ODD = slice(0, None, 2), slice(1, None, 2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalTraining:
-    """What every user does in a round. Public.
-
-    ``augment`` maps a user's rows to one or more other views of each (a mirror, shifts), one after the other; heads are
-    fitted on all of them, the body's steps see the rows alone. ``cross_fit``: the body's steps on one half of the rows
-    use a head that was fitted to the other half, for both halves. ``warm``: users keep their heads (or, with a pull or
-    two heads, their local part) at home and start the next round from them. ``rows`` is the number of rows a user
-    contributes to a round; users with more contribute other rows in the next.
-    """
-
-    local_steps: int = 1
-    local_rate: float = 0.1
-    local_momentum: float = 0.0
-    local_decay: float = 0.0
-    batch_rows: int | None = None
-    head_steps: int = 15
-    head_rate: float = 0.1
-    head_momentum: float = 0.9
-    head_decay: float = 0.0
-    cross_fit: bool = True
-    warm: bool = False
-    rows: int = 128
-    loss: str = "classes"
-    augment: Callable[[Tensor], Tensor] | None = None
-
-    def __post_init__(self) -> None:
-        if self.local_steps < 1:
-            raise ValueError(f"local_steps must be at least 1. Found {self.local_steps!r}.")
-        if self.head_steps < 0:
-            raise ValueError(f"head_steps must not be negative. Found {self.head_steps!r}.")
-        for name in ("local_momentum", "head_momentum"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must lie in [0, 1). Found {getattr(self, name)!r}.")
-        for name in ("local_decay", "head_decay"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0.0):
-                raise ValueError(f"{name} must be finite and not negative. Found {getattr(self, name)!r}.")
-        if self.local_momentum and self.local_steps == 1:
-            raise ValueError("local_momentum has no effect on a single step. Use local_steps of 2 or more, or 0.0.")
-        if self.rows < 1:
-            raise ValueError(f"rows must be at least 1. Found {self.rows!r}.")
-        if self.loss not in ("classes", "squares"):
-            raise ValueError(f"loss must be 'classes' or 'squares'. Found {self.loss!r}.")
-        if self.augment is not None and not callable(self.augment):
-            raise ValueError(
-                "augment must be a function from rows to other views of them, such as the mirror images of "
-                f"tacitly.neural.Views((3, 32, 32)). Found {self.augment!r}."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +101,13 @@ class UserUpdate:
         return own.view(-1, self.head.size).mean(0)
 
     @property
+    def _loss(self) -> UserLoss:
+        return UserLoss(self.training.loss, self.classes)
+
+    def _held(self, goals: Tensor) -> Tensor | None:
+        return self._loss.held_classes(goals, by_value=self._gradient is autograd_gradient)
+
+    @property
     def _crosses(self) -> bool:
         return self.training.cross_fit and self.training.head_steps > 0
 
@@ -205,8 +161,8 @@ class UserUpdate:
         return self._head_steps(head, features, targets, weights)
 
     def _head_steps(self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        goals = self.goals(targets, weights)
-        loss = self.loss(goals, weights, self.held_classes(goals))
+        goals = self._loss.goals(targets, weights)
+        loss = self._loss.mean(goals, weights, self._held(goals))
         gradient = self._gradient(lambda parts: loss(self.head.apply(parts, features)))
         parts = self.head.parts(head)
         velocities = tuple(torch.zeros_like(part) for part in parts)
@@ -227,7 +183,7 @@ class UserUpdate:
         def objective(parts: Parts, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
             return loss(self.head.apply(head_parts, self.body.apply(parts, x)))
 
-        return self._local_steps(objective, self.body.parts(body), rows, self.goals(targets, weights), weights)
+        return self._local_steps(objective, self.body.parts(body), rows, self._loss.goals(targets, weights), weights)
 
     def _local_steps(
         self,
@@ -238,10 +194,10 @@ class UserUpdate:
         weights: Tensor,
     ) -> Tensor:
         """Return the change of parameters after gradient steps on ``objective(parameters, rows, loss)``."""
-        moved, held = start, self.held_classes(goals)
+        moved, held = start, self._held(goals)
         velocities: Parts = ()
         for x, y, w in self._batches(rows, goals, weights):
-            loss = self.loss(y, w, held)
+            loss = self._loss.mean(y, w, held)
             gradient = self._gradient(lambda parts, x=x, loss=loss: objective(parts, x, loss))
             steps = decayed(gradient(moved), moved, self.training.local_decay)
             if self.training.local_momentum:
@@ -255,18 +211,20 @@ class UserUpdate:
         self, hooks: LayerHooks, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
     ) -> Tensor:
         """Do the same in place: the gradient gᵀa of a layer's weights is added to them as it is multiplied."""
-        vector, head_parts, goals = body.clone(), self.head.parts(head), self.goals(targets, weights)
-        rate, held = self.training.local_rate, self.held_classes(goals)
+        vector, head_parts, goals = body.clone(), self.head.parts(head), self._loss.goals(targets, weights)
+        rate, held = self.training.local_rate, self._held(goals)
         moved = dict(zip(self.body.shapes, self.body.parts(vector), strict=True))
         if self._mlp_steps is not None:
             with torch.no_grad():
                 for x, y, w in self._batches(rows, goals, weights):
-                    self._mlp_steps.step(moved, head_parts, x, self.output_gradient(y, w, held), rate)
+                    self._mlp_steps.step(moved, head_parts, x, self._loss.gradient(y, w, held), rate)
             return vector - body
         rest = [value.requires_grad_(True) for name, value in moved.items() if name not in hooks.names]
         for x, y, w in self._batches(rows, goals, weights):
             with torch.enable_grad():
-                value = self.loss(y, w, held)(self.head.apply(head_parts, self.body.apply(tuple(moved.values()), x)))
+                value = self._loss.mean(y, w, held)(
+                    self.head.apply(head_parts, self.body.apply(tuple(moved.values()), x))
+                )
                 recorded = [(layer, *calls[0]) for layer, calls in hooks.take().items()]
                 wanted = [*(output for _, _, output in recorded), *rest]
                 gradients = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
@@ -303,7 +261,7 @@ class UserUpdate:
                     value = value + 0.5 * self.pull * (part - origin).square().sum()
             return value
 
-        return self._local_steps(objective, start, rows, self.goals(targets, weights), weights)
+        return self._local_steps(objective, start, rows, self._loss.goals(targets, weights), weights)
 
     def feature_gradients(
         self, public_head: Tensor, features: Tensor, targets: Tensor, weights: Tensor, own: Tensor
@@ -336,12 +294,12 @@ class UserUpdate:
     def _feature_gradients(
         self, head: Tensor, features: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        goals, head_parts = self.goals(targets, weights), self.head.parts(head)
-        held = self.held_classes(goals)
+        goals, head_parts = self._loss.goals(targets, weights), self.head.parts(head)
+        held = self._held(goals)
 
         def objective(parts: Parts) -> Tensor:
             ((x, y, w),) = self._batches(parts[0], goals, weights)
-            return self.loss(y, w, held)(self.head.apply(parts[1:] or head_parts, x))
+            return self._loss.mean(y, w, held)(self.head.apply(parts[1:] or head_parts, x))
 
         row_gradients, *rest = self._gradient(objective)((features, *(head_parts if self.move_head else ())))
         return row_gradients, flatten(rest) if rest else row_gradients.new_zeros(0)
@@ -364,78 +322,8 @@ class UserUpdate:
         for mine in chosen:
             yield rows[mine], goals[mine], weights[mine]
 
-    def goals(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return the desired outputs: the targets, or a one-hot row per label; zeros for padding."""
-        if self.training.loss == "squares":
-            return targets
-        classes = torch.arange(self.classes, device=targets.device)
-        return (labels(targets, self.classes)[:, None] == classes).to(targets.dtype) * weights[:, None]
-
-    def held_classes(self, goals: Tensor) -> Tensor | None:
-        """Return which classes the user holds; None for squared loss, or if all are held.
-
-        Under ``vmap``, where control flow cannot depend on values, never None for the second reason.
-        """
-        if self.training.loss == "squares":
-            return None
-        held = goals.amax(0) > 0
-        return None if self._gradient is autograd_gradient and bool(held.all()) else held
-
-    def loss(self, goals: Tensor, weights: Tensor, held: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """Return the mean loss over some of a user's rows and the classes the user holds, as a function of outputs."""
-        count = weights.sum().clamp_min(1.0)
-        if self.training.loss == "squares":
-            shares = weights / (2.0 * count)
-            return lambda output: ((output.squeeze(-1) - goals).square() * shares).sum()
-        shares = goals / -count
-        if held is None:
-            return lambda output: (torch.log_softmax(output, -1) * shares).sum()
-        return lambda output: (torch.log_softmax(torch.where(held, output, _ABSENT), -1) * shares).sum()
-
-    def output_gradient(self, goals: Tensor, weights: Tensor, held: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """Return the gradient of :meth:`loss` in the outputs."""
-        shares = (weights / weights.sum().clamp_min(1.0))[:, None]
-        if self.training.loss == "squares":
-            return lambda output: (output - goals[:, None]) * shares
-        if held is None:
-            return lambda output: (torch.softmax(output, -1) - goals).mul_(shares)
-        return lambda output: (torch.softmax(torch.where(held, output, _ABSENT), -1) - goals).mul_(shares)
-
 
 def public_start(update: UserUpdate) -> Array:
     """Return the public vector that rounds start from: the body's parameters, and the head's where it is shared too."""
     parts = [update.body.start, update.head.start] if update.move_head else [update.body.start]
     return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)
-
-
-def labels(targets: Tensor, classes: int) -> Tensor:
-    """Return class numbers: every target rounded to the nearest class."""
-    return torch.nan_to_num(targets).round().clamp(0, classes - 1).long()
-
-
-def autograd_gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
-    """Return the gradient by ordinary autograd: for one user at a time it is faster than ``torch.func.grad``."""
-
-    def gradient(at: Parts) -> Parts:
-        with torch.enable_grad():
-            points = tuple(part.detach().requires_grad_(True) for part in at)
-            return torch.autograd.grad(function(points), points, allow_unused=True, materialize_grads=True)
-
-    return gradient
-
-
-def decayed(gradients: Parts, parts: Parts, decay: float) -> Parts:
-    """Return the gradients of the loss plus ½·decay·‖parameters‖²."""
-    if not decay:
-        return gradients
-    return tuple(torch.add(gradient, part, alpha=decay) for gradient, part in zip(gradients, parts, strict=True))
-
-
-def vmap_step(parts: Parts, gradients: Parts, rate: float) -> Parts:
-    """Take a gradient step, in operations that vmap supports."""
-    return tuple(torch.add(part, gradient, alpha=-rate) for part, gradient in zip(parts, gradients, strict=True))
-
-
-def foreach_step(parts: Parts, gradients: Parts, rate: float) -> Parts:
-    """Take a gradient step in one call, so that workers contend for the interpreter less often."""
-    return tuple(torch._foreach_add(parts, gradients, alpha=-rate))

@@ -18,7 +18,7 @@ from torch.func import grad_and_value, jacrev, jvp, vmap
 from tacitly.arrays import Array
 from tacitly.neural.engine.flat import Flat
 from tacitly.neural.engine.layers import evaluation_copy
-from tacitly.neural.engine.update import labels
+from tacitly.neural.engine.user_loss import labels
 from tacitly.neural.low_rank_sparse.tanh_network import half_mean_square, row_shares
 
 

@@ -36,7 +36,8 @@ import torch
 from torch import Tensor, nn
 
 from tacitly.arrays import Array, Offsets, Rows
-from tacitly.neural.engine.update import Flat, UserUpdate
+from tacitly.neural.engine.flat import Flat
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.low_rank_sparse.kernels import cross_fitted, early_stopped
 from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork

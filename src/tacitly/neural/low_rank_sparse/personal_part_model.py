@@ -32,16 +32,16 @@ from tacitly.methods.base import HomeWork, PrivateModel, Procedure, Statement
 from tacitly.methods.personal import PersonalModel, Positions, by_user, with_type
 from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.one_process import check_engine
 from tacitly.neural.engine.progress import Progress
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
-from tacitly.neural.engine.update import LocalTraining
 from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
-from tacitly.privacy.guarantee import Budget, Event, GaussianEvent
+from tacitly.privacy.guarantee import Budget, Event
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the personal parts; all others see "
@@ -205,7 +205,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
         plan = self._plan(budget)
         network = self._network(population.n_features)
-        return Procedure(self._events(plan), lambda federation: {"shared": self._learn(federation, plan, network)})
+        return Procedure(plan.events(), lambda federation: {"shared": self._learn(federation, plan, network)})
 
     def _statement(self, budget: Budget) -> Statement:
         return Statement(TRUST, notes=(FREE_OWN_PARTS, PUBLIC_SCALES))
@@ -241,9 +241,6 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
             [*clip, Phase(name="rounds", share=rest, releases=self.rounds)],
             sampling_rate=self.sampling_rate,
         )
-
-    def _events(self, plan: Plan) -> list[GaussianEvent]:
-        return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
 
     def _learn(self, federation: Federation, plan: Plan, network: Network) -> Array:
         """Move the public vector by noisy sums; steps shrink over the rounds, and where a sum is mostly noise."""

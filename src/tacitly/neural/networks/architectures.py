@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 
 class FlatToImage(nn.Module):
-    """Reshape flat rows of values from 0 to 1 into images, standardised by public constants that suit most images."""
+    """Reshape flat rows of values from 0 to 1 into images, standardised by public constants that suit most images.
+
+    >>> FlatToImage((1, 2, 2))(torch.zeros(3, 4)).shape
+    torch.Size([3, 1, 2, 2])
+    """
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -53,6 +57,9 @@ class LinearWithSkip(nn.Module):
 
     The recommended private layer of a body: heads see ``outputs`` learned features, which start at zero, and the first
     ``kept`` of the public directions they are learned from.
+
+    >>> LinearWithSkip(4, outputs=2, kept=1)(torch.ones(1, 4)).tolist()
+    [[0.0, 0.0, 1.0]]
     """
 
     def __init__(self, directions: int, outputs: int, kept: int) -> None:
@@ -68,7 +75,11 @@ class LinearWithSkip(nn.Module):
 
 
 def conv_features(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) -> nn.Sequential:
-    """Return five 3×3 convolutions with group normalisation: a body for a public start, with 16·width features."""
+    """Return five 3×3 convolutions with group normalisation: a body for a public start, with 16·width features.
+
+    >>> conv_features((3, 8, 8), width=8)(torch.zeros(2, 192)).shape
+    torch.Size([2, 128])
+    """
     layers: list[nn.Module] = [FlatToImage(shape)]
     before = shape[0]
     for after, stride in ((width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1)):

@@ -78,7 +78,11 @@ class Tokens(nn.Module):
 
 
 class MeanOverPositions(nn.Module):
-    """The mean over positions: rows × positions × width → rows × width."""
+    """The mean over positions: rows × positions × width → rows × width.
+
+    >>> MeanOverPositions()(torch.ones(3, 5, 8)).shape
+    torch.Size([3, 8])
+    """
 
     def forward(self, values: Tensor) -> Tensor:
         """Return one vector per row."""

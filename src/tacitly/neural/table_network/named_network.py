@@ -18,8 +18,8 @@ from torch import nn
 
 from tacitly.arrays import Array
 from tacitly.neural.engine.flat import Flat, load
+from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.public_prefix import split_body
-from tacitly.neural.engine.update import LocalTraining
 from tacitly.neural.networks.architectures import InRange, mlp
 from tacitly.neural.networks.images import image_architecture
 

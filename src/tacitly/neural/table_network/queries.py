@@ -24,9 +24,10 @@ from tacitly.federation.base import Query
 from tacitly.heads.base import HeadWork
 from tacitly.neural.centaur.heads import HeadMaker
 from tacitly.neural.engine.executor import Executor
+from tacitly.neural.engine.flat import Flat
 from tacitly.neural.engine.module_properties import output_width
 from tacitly.neural.engine.query import BodyUpdate
-from tacitly.neural.engine.update import Flat, UserUpdate
+from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.engine.windows import ForwardPass
 from tacitly.neural.table_network.named_network import NamedNetwork, with_numbers
 
