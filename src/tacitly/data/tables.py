@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tacitly.data.csv_format import COMPRESSED, TEXT_SUFFIXES, CsvFormat, Utf8File, look, suffix_of
-from tacitly.data.validation import NULL_WORDS, Array, DataError, listed, rows_in_words
+from tacitly.data.validation import NULL_WORDS, Array, DataError, array_of, listed, rows_in_words, texts_of
 
 __all__ = ["DataError", "Source", "batch_rows", "check_names", "is_frame", "open_table", "quoted", "row_blocks"]
 
@@ -155,11 +155,24 @@ def _open_pandas(frame: Any) -> Source:
     types = _types("The table", names, list(frame.dtypes))
 
     def batches(chosen: Sequence[str], rows: int) -> Iterator[list[Array]]:
-        columns = [frame.iloc[:, names.index(name)].to_numpy() for name in chosen]
+        columns = [_of_pandas(frame.iloc[:, names.index(name)]) for name in chosen]
         for start in range(0, len(frame), rows):
             yield [column[start : start + rows] for column in columns]
 
     return Source("The table", types, batches)
+
+
+def _of_pandas(column: Any) -> Array:
+    """Return a column's cells; one that is complex, or text that is none, changes no other."""
+    try:
+        values: Array = column.to_numpy()
+    except Exception:  # pandas shows the cell
+        return array_of(column)
+    if values.dtype.kind != "c":
+        return values
+    cells, real = values.astype(object), values.imag == 0
+    cells[real] = values.real[real]
+    return cells
 
 
 def _open_csv(title: str, path: Path, user: str | None, given: CsvFormat, blank: bool) -> Source:
@@ -376,9 +389,9 @@ def _to_numpy(column: Any) -> Array:
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     exact = pa.types.is_integer(column.type) and column.null_count  # floats would round large ids
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    text = str(column.type) in ("string", "large_string", "string_view")
     if exact or text or isinstance(column, pa.ExtensionArray):
-        return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
+        return np.fromiter(texts_of(column) if text else column.to_pylist(), dtype=object, count=len(column))
     # Arrow's own conversion, below, imports pandas where that is installed: it takes longer than to read a table.
     if len(column) and (pa.types.is_integer(column.type) or column.type in (pa.float32(), pa.float64())):
         full = column.fill_null(math.nan) if column.null_count else column
