@@ -202,4 +202,9 @@ def test_no_warning_depends_on_the_rows_of_a_prediction(name: str) -> None:
                 given = rows[:, : model.components_.shape[0]] if method == "inverse_transform" else rows
                 getattr(model, method)(given, *ids)
         if hasattr(model, "personalize"):
-            model.personalize(data[0][:ROWS], data[1][:ROWS]).predict(rows)
+            own, targets = data[0][:ROWS], np.array(data[1][:ROWS])
+            model.personalize(own, targets).predict(rows)
+            for size in (1e155, 1e200, 1e308) if targets.dtype.kind == "f" else ():
+                model.personalize(own, np.full(ROWS, size))
+                model.personalize(size * own / np.abs(own).max(), np.sign(targets) * size)
+                model.score(own, np.sign(targets) * size, *ids)
