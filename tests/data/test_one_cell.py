@@ -229,6 +229,7 @@ class Unprintable:
 
 
 ODD_IDS = {"list": [2], "dict": {}, "bytes": bytearray(b"x"), "unprintable": Unprintable(), "long": "x" * 10_000_000}
+ODD_IDS["digits"] = 10**5000  # more than Python writes
 
 
 @pytest.mark.parametrize("odd", ODD_IDS.values(), ids=ODD_IDS)

@@ -148,7 +148,7 @@ def _hashable(cell: Any) -> bool:
 
 
 def _is_missing(cell: Any) -> bool:
-    if isinstance(cell, str) and len(cell) > _LONGEST:
+    if (len(cell) if isinstance(cell, str) else cell.bit_length() / 3 if isinstance(cell, int) else 0) > _LONGEST:
         return True
     return absent(cell) or (isinstance(cell, (float, np.floating)) and not np.isfinite(cell))
 
