@@ -72,6 +72,11 @@ class Shard:
         # One sum at a time: statistics of the next are written over those that this one reads.
         self._turn = threading.RLock()
 
+    @property
+    def threads(self) -> int:
+        """How many threads sum users."""
+        return self._threads
+
     def exact_sum(
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None, *, end: float = math.inf
     ) -> npt.NDArray[np.int64]:
@@ -91,9 +96,8 @@ class Shard:
             return projected.exact_sum(query.query, bound, grid, chosen, end=end)
         if not math.isfinite(bound) and query.clipped and not isinstance(query, Scores):
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
-        of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= MANY
-        form = query.form_for(self.cohort.n_users, self.cohort.n_features)
-        form = _OfStatistics(query, query.statistics) if of_statistics else form
+        form = query if self._plain else form_of(query, self.cohort.n_users, self.cohort.n_features)
+        of_statistics = form is not query and isinstance(form, _OfStatistics)
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
@@ -106,6 +110,8 @@ class Shard:
         statistics = query.statistics if of_statistics else query.array_statistics if in_arrays else None
         shard = None if statistics is None else self._with(statistics, end)
         if shard is None:
+            if math.isfinite(end) and form is query and one_form(query, bound):
+                form = _Few(query, _at_once(query, self.cohort.n_features), end)  # a look at the clock every few users
             return self._sum(query, form, bound, grid, chosen, end)
         answered = _OfStatistics(query) if of_statistics else _OfArrays(query)
         return shard._sum(query, answered, bound, grid, chosen, end)
@@ -277,6 +283,13 @@ def one_blas_thread() -> AbstractContextManager[object]:
         return nullcontext()
     limited: AbstractContextManager[object] = libraries.limit(limits=1, user_api="blas")
     return limited
+
+
+def form_of(query: Query, n_users: int, n_features: int) -> Query:
+    """Return the form that sums so many users, wherever it agrees with the definition: public sizes decide."""
+    if query.statistics is not None and n_users >= MANY:
+        return _OfStatistics(query, query.statistics)
+    return query.form_for(n_users, n_features)
 
 
 class _OfStatistics(Query):
