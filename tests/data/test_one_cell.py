@@ -202,6 +202,22 @@ def test_bytes_that_are_no_text_stop_no_table(tmp_path, form, column):
         assert np.array_equal(cohort.X[rows][:, 0], cohort.y[rows])
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_ids_that_differ_in_bytes_that_are_no_text_are_two_users(tmp_path, form):
+    """As one character for all such bytes, two people had one head, made from the rows of both."""
+    ids = [b"J\xf6rg", b"J\xe4rg", *(b"p%d" % i for i in PEOPLE)]
+    path = tmp_path / f"rows.{form}"
+    if form == "csv":
+        more = b"".join(b"%s;%d;s\xc3\xbcd\n" % (name, i) for i, name in enumerate(ids))
+        path.write_bytes(b"id;a;b\n" + more)
+    else:
+        numbers = pa.array(range(len(ids)))
+        pa.parquet.write_table(pa.table({"id": text_of_bytes(ids), "a": numbers, "b": numbers}), path)
+    cohort = Cohort.from_table(path, user="id", features=["a"], on_bad_rows="drop")
+    assert cohort.n_users == len(ids)
+    assert sorted(cohort.X[:, 0]) == list(range(len(ids)))
+
+
 def test_bytes_that_are_no_text_are_shown_by_no_error():
     for odd in (text_of_bytes([b"1", b"S3CR3T\xff"]), text_of_bytes([b"1", b"S3CR3T\xff"]).to_pandas()):
         cohort = Cohort.from_arrays([[1.0], [2.0]], odd, ["a", "b"], on_bad_rows="drop")
