@@ -218,6 +218,12 @@ def test_ids_that_differ_in_bytes_that_are_no_text_are_two_users(tmp_path, form)
     assert sorted(cohort.X[:, 0]) == list(range(len(ids)))
 
 
+def test_zeros_at_the_end_of_an_id_are_a_part_of_it():
+    ids = np.array(["p", "p\0", "p\0\0", "q"], dtype=object)
+    assert factor(ids)[1].tolist() == [0, 1, 2, 3]
+    assert Directory(ids).find(["p\0\0", "p"]).tolist() == [2, 0]
+
+
 def test_bytes_that_are_no_text_are_shown_by_no_error():
     for odd in (text_of_bytes([b"1", b"S3CR3T\xff"]), text_of_bytes([b"1", b"S3CR3T\xff"]).to_pandas()):
         cohort = Cohort.from_arrays([[1.0], [2.0]], odd, ["a", "b"], on_bad_rows="drop")
