@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
 from tacitly.data import csv_format
@@ -11,6 +14,7 @@ from tacitly.data.cell_text import text_of
 from tacitly.data.cohort import Cohort
 from tacitly.data.schema import Column
 from tacitly.data.tables import open_table
+from tacitly.data.user_ids import Directory, factor
 from tacitly.data.validation import plain_numbers
 from tacitly.heads.losses import Loss
 
@@ -156,3 +160,108 @@ def test_a_cell_of_another_kind_in_a_list_changes_no_other_cell(cell):
 def test_how_a_number_is_read_does_not_depend_on_words_beside_it():
     alone, beside = (plain_numbers(["1_0", *more], "y", blank=True)[0] for more in ([], ["word"]))
     assert np.array_equal(alone, beside, equal_nan=True)
+
+
+def text_of_bytes(cells: list[bytes]) -> pa.Array:
+    """A column of text whose bytes Arrow does not check."""
+    return pa.Array.from_buffers(pa.string(), len(cells), pa.array(cells, type=pa.binary()).buffers())
+
+
+@pytest.mark.parametrize("form", ["arrow", "polars", "parquet", "feather", "pandas", "pandas with Arrow"])
+@pytest.mark.parametrize("column", ["a", "b", "y", "id"])
+def test_bytes_that_are_no_text_stop_no_table(tmp_path, form, column):
+    """Arrow's error, and pandas' with the cell in it, came out of a fit that was to leave such rows out."""
+    found = []
+    for odd in (b"x", b"S3CR3T\xff"):
+        cells = {
+            "id": [b"p%d" % i for i in PEOPLE],
+            "a": [b"%d" % i for i in PEOPLE],
+            "b": [b"nord" if i % 2 else b"s\xc3\xbcd" for i in PEOPLE],
+            "y": [b"%d" % i for i in PEOPLE],
+        }
+        last = {"id": b"q", "a": b"1", "b": b"nord", "y": b"1", column: odd}
+        table = pa.table({name: text_of_bytes([*values, last[name]]) for name, values in cells.items()})
+        if form == "parquet":
+            pa.parquet.write_table(table, read := tmp_path / "rows.parquet")
+        elif form == "feather":
+            pa.feather.write_feather(table, read := tmp_path / "rows.feather")
+        elif form == "polars":
+            read = pytest.importorskip("polars").from_arrow(table)
+        else:
+            read = {
+                "arrow": table,
+                "pandas": table.to_pandas(),
+                "pandas with Arrow": table.to_pandas(types_mapper=pd.ArrowDtype),
+            }[form]
+        schema = {"b": {"levels": ["nord", "süd"]}}
+        found.append(Cohort.from_table(read, user="id", target="y", schema=schema, on_bad_rows="drop"))
+    for cohort in found:
+        others = np.isin(cohort.users, [f"p{i}" for i in PEOPLE])
+        assert others.sum() == len(PEOPLE)
+        rows = np.repeat(others, np.diff(cohort.offsets))
+        assert np.isfinite(cohort.X[rows]).all()
+        assert np.array_equal(cohort.X[rows][:, 0], cohort.y[rows])
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_ids_that_differ_in_bytes_that_are_no_text_are_two_users(tmp_path, form):
+    """As one character for all such bytes, two people had one head, made from the rows of both."""
+    ids = [b"J\xf6rg", b"J\xe4rg", *(b"p%d" % i for i in PEOPLE)]
+    path = tmp_path / f"rows.{form}"
+    if form == "csv":
+        more = b"".join(b"%s;%d;s\xc3\xbcd\n" % (name, i) for i, name in enumerate(ids))
+        path.write_bytes(b"id;a;b\n" + more)
+    else:
+        numbers = pa.array(range(len(ids)))
+        pa.parquet.write_table(pa.table({"id": text_of_bytes(ids), "a": numbers, "b": numbers}), path)
+    cohort = Cohort.from_table(path, user="id", features=["a"], on_bad_rows="drop")
+    assert cohort.n_users == len(ids)
+    assert sorted(cohort.X[:, 0]) == list(range(len(ids)))
+
+
+def test_zeros_at_the_end_of_an_id_are_a_part_of_it():
+    ids = np.array(["p", "p\0", "p\0\0", "q"], dtype=object)
+    assert factor(ids)[1].tolist() == [0, 1, 2, 3]
+    assert Directory(ids).find(["p\0\0", "p"]).tolist() == [2, 0]
+
+
+def test_bytes_that_are_no_text_are_shown_by_no_error():
+    for odd in (text_of_bytes([b"1", b"S3CR3T\xff"]), text_of_bytes([b"1", b"S3CR3T\xff"]).to_pandas()):
+        cohort = Cohort.from_arrays([[1.0], [2.0]], odd, ["a", "b"], on_bad_rows="drop")
+        assert cohort.users.tolist() == ["a", "b"]
+        assert Cohort.from_arrays([[1.0], [2.0]], [1.0, 2.0], odd).users[0] == "1"
+
+
+def test_a_complex_number_makes_no_other_cell_complex():
+    """pandas gives all cells of a column one kind."""
+    good = [float(i) for i in PEOPLE]
+    frame = pd.DataFrame({"id": range(41), "a": [*good, 1j], "y": [*good, 1j]})
+    for schema in (None, {}):
+        cohort = Cohort.from_table(frame, user="id", target="y", schema=schema, on_bad_rows="drop")
+        assert cohort.feature_names == ("a",)
+        assert cohort.X[: len(good), 0].tolist() == cohort.y[: len(good)].tolist() == good
+
+
+class Unprintable:
+    """A cell of which nothing can be asked."""
+
+    def __hash__(self) -> int:
+        raise RuntimeError("S3CR3T")
+
+    __str__ = __repr__ = __hash__  # type: ignore[assignment]
+
+
+ODD_IDS = {"list": [2], "dict": {}, "bytes": bytearray(b"x"), "unprintable": Unprintable(), "long": "x" * 10_000_000}
+ODD_IDS["digits"] = 10**5000  # more than Python writes
+
+
+@pytest.mark.parametrize("odd", ODD_IDS.values(), ids=ODD_IDS)
+def test_an_id_that_is_none_changes_no_other_id(odd):
+    """A list among ids turned 10.0 into the text "10.0", and missing ids into users called "nan" and "None"."""
+    ids = np.array([10.0, None, 20, float("nan"), "30", 0], dtype=object)
+    ids[5] = odd
+    found, codes = factor(ids)
+    assert codes[1] == codes[3] == -1
+    assert [str(found[code]) for code in codes[[0, 2, 4]]] == ["10", "20", "30"]
+    assert found.nbytes < 1000
+    assert Directory([30, 10, 20]).find(ids)[:5].tolist() == [1, -1, 2, -1, 0]

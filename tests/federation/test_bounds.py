@@ -25,8 +25,8 @@ from tacitly.methods.fedrep.queries import BasisStep
 from tacitly.methods.shared.batch import BatchQuery, _InArrays
 from tacitly.methods.shared.norm_histogram import NormHistogram
 from tacitly.methods.shared.whitening import FeatureMoment, Whitening
-from tacitly.privacy.guarantee import GaussianEvent, Sensitivity, Unit
-from tacitly.privacy.ledger import Ledger
+from tacitly.privacy.guarantee import Adjacency, GaussianEvent, Sensitivity, Unit
+from tacitly.privacy.ledger import BudgetExceeded, Ledger
 
 EVENT = GaussianEvent(sigma=1.0, sensitivity=Sensitivity.of_clip(1.0))
 GRID = 2.0**-40
@@ -277,3 +277,44 @@ class FailsForOneRow(BatchQuery):
 def test_a_synthetic_user_who_makes_a_batch_fail_is_the_only_one_left_out() -> None:
     units = [(np.ones((m, 2)), np.ones(m)) for m in (2, 1, 3)]
     assert [found is None for found in _each_sum(FailsForOneRow(), units, 1.0)] == [False, True, False]
+
+
+class CheapEvent(GaussianEvent):
+    """States another cost than it writes down."""
+
+    def mu(self, adjacency: Adjacency) -> float:
+        return 1e-9
+
+
+class Anything(Sensitivity):
+    """Equals every sensitivity."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = Sensitivity.__hash__
+
+
+class Divisor(float):
+    """A noise level that makes any sensitivity small beside it."""
+
+    def __rtruediv__(self, other: float) -> float:
+        return 1e-9
+
+
+LYING = {
+    "event": CheapEvent(sigma=0.1, sensitivity=Sensitivity.of_clip(1.0, acute=True)),
+    "noise": GaussianEvent(sigma=Divisor(0.1), sensitivity=Sensitivity.of_clip(1.0, acute=True)),
+    "sensitivity": GaussianEvent(sigma=50.0, sensitivity=Anything(zero_out=1.0, replace_one=1.0)),
+}
+
+
+@pytest.mark.parametrize("event", LYING.values(), ids=LYING)
+def test_no_event_is_charged_less_than_it_writes_down(event: GaussianEvent) -> None:
+    """An ε of 97 passed a ceiling of 1, which was compared with what an event said; its numbers were kept."""
+    with Ledger(ceiling=1.0) as ledger:
+        rows = np.random.default_rng(0).normal(size=(60, 3))
+        federation = LocalFederation(cohort(rows, 20), ledger.run("test", config={}), threads=1)
+        with pytest.raises((TypeError, ValueError, BudgetExceeded)):
+            federation.release(FeatureMoment(3), event, "moment")
+        assert ledger.spent() == 0.0

@@ -118,6 +118,13 @@ def test_labels_stay_at_home() -> None:
     assert wire.decode(data).loss == Loss("logistic", (0, 1, 2))
 
 
+def test_a_message_has_a_thousand_classes_at_most() -> None:
+    """A site tries an ask on synthetic rows, and that takes time for each class."""
+    assert len(wire.decode(wire.encode(LossHeads(BASIS, Loss("logistic", tuple(range(1000)))))).loss.classes) == 1000
+    with pytest.raises(wire.WireError, match="must be a Sequence"):
+        wire.decode(wire.encode(LossHeads(BASIS, Loss("logistic", tuple(range(1001))))))
+
+
 def test_sums_by_definition_and_compiled_agree() -> None:
     from tacitly.data.cohort import Cohort
     from tacitly.federation.shard import Shard

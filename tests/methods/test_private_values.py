@@ -164,17 +164,29 @@ def test_raising_on_private_values_is_for_cleaning_and_says_so() -> None:
 
 
 def test_a_user_whose_rows_are_all_bad_contributes_nothing_and_changes_nobody_else() -> None:
+    from tacitly.federation.local import LocalFederation
     from tacitly.federation.shard import Shard
+    from tacitly.methods.shared.noisy_mean import noisy_mean
     from tacitly.methods.shared.whitening import FeatureMoment
+    from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
 
     first = slice(0, ROWS)
     spoiled, without = X.copy(), X.copy()
     spoiled[first], without[first] = np.nan, 0.0
-    sums = []
+    sums, moment, event = (
+        [],
+        FeatureMoment(D),
+        GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True)),
+    )
     for rows in (spoiled, without):
         cohort = tacitly.PrivateFedRep(rank=1, epsilon=1.0)._cohort(rows, Y, IDS)
         assert cohort.n_users == USERS
-        sums.append(Shard(cohort, threads=1).exact_sum(FeatureMoment(D), 1.0, 2.0**-40))
+        sums.append(Shard(cohort, threads=1).exact_sum(moment, 1.0, 2.0**-40))
+        # Sums are divided by the number of users on the roster, not of those who have rows.
+        federation = LocalFederation(cohort, tacitly.Ledger().run("test", config={}, certified=False))
+        mean = noisy_mean(federation, moment, event, "moment")[0]
+        np.testing.assert_allclose(mean * USERS, sums[-1] * 2.0**-40, rtol=1e-9, atol=1e-9)
+        assert len(federation.group_of(1, 0)) == USERS
     np.testing.assert_allclose(sums[0], sums[1], atol=2)
 
 
@@ -202,4 +214,9 @@ def test_no_warning_depends_on_the_rows_of_a_prediction(name: str) -> None:
                 given = rows[:, : model.components_.shape[0]] if method == "inverse_transform" else rows
                 getattr(model, method)(given, *ids)
         if hasattr(model, "personalize"):
-            model.personalize(data[0][:ROWS], data[1][:ROWS]).predict(rows)
+            own, targets = data[0][:ROWS], np.array(data[1][:ROWS])
+            model.personalize(own, targets).predict(rows)
+            for size in (1e155, 1e200, 1e308) if targets.dtype.kind == "f" else ():
+                model.personalize(own, np.full(ROWS, size))
+                model.personalize(size * own / np.abs(own).max(), np.sign(targets) * size)
+                model.score(own, np.sign(targets) * size, *ids)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import log_ndtr
+from scipy.integrate import simpson
+from scipy.special import erfcx, log_ndtr
 
 from tacitly.privacy.accounting import (
     AccountingError,
@@ -148,3 +150,18 @@ def test_one_question_and_many_have_the_same_answer(mu: float) -> None:
     points = np.linspace(-3.0, 12.0, 61)
     one_by_one = [delta_of(mu, float(point)) for point in points]
     np.testing.assert_allclose(one_by_one, _profile(mu, points), rtol=1e-9, atol=1e-30)
+
+
+@pytest.mark.parametrize("mu", [1e-12, 1e-9, 1e-6, 0.0099])
+def test_the_profile_of_very_small_releases_is_not_lost_to_cancellation(mu: float) -> None:
+    """At μ = 3·10⁻¹² and δ = 10⁻³⁰⁰ the difference of two logarithms gave three quarters of ε."""
+    x = np.concatenate([np.linspace(0.0, 8.0, 33), np.linspace(9.0, 37.0, 29)])
+    for point, next_point in itertools.pairwise(x):
+        # δ(ε) = μ∫φ(u)M(u + μ)du from ε/μ − μ/2 on, and no term of that is negative.
+        nodes = np.linspace(point - mu / 2, next_point - mu / 2, 1601)
+        part = np.exp(-0.5 * nodes**2) * erfcx((nodes + mu) / math.sqrt(2.0)) / 2.0
+        expected = mu * float(simpson(part, x=nodes))
+        found = delta_of(mu, mu * point) - delta_of(mu, mu * next_point)
+        assert found == pytest.approx(expected, rel=1e-6, abs=0.0)
+    assert delta_of(mu, mu * 37.0) > 0.0
+    assert delta_of(mu, -mu) == pytest.approx(delta_of(mu, mu) * math.exp(-mu) - math.expm1(-mu), rel=1e-13, abs=0.0)

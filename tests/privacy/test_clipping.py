@@ -22,8 +22,16 @@ def test_a_clipped_contribution_is_finite_and_within_the_guard(vector: np.ndarra
     assert norm <= bound * (1 - GUARD / 2)
 
 
+@given(st.floats(0.0), st.floats(1e-6, 1e6))
+def test_a_factor_brings_any_norm_within_the_guard(norm: float, bound: float) -> None:
+    factor = clip_factor(norm, bound)
+    assert 0.0 <= factor <= 1.0
+    assert factor == 0.0 or norm * factor <= bound * (1 - GUARD / 2)
+
+
 def test_a_large_contribution_reaches_the_clip() -> None:
     assert np.linalg.norm(clip([1e12, 1e12], 3.0)) > 0.999 * 3.0
+    assert clip_factor(1e12, 3.0) * 1e12 > 0.999 * 3.0
 
 
 def test_a_small_contribution_is_left_alone() -> None:

@@ -575,6 +575,40 @@ def test_releases_that_no_grid_of_losses_can_hold_make_a_verdict(sigma: float, r
     assert set(verdict.failed) >= EPSILONS, str(verdict)
 
 
+def sampled(ratio: float, rate: float, count: int = 1, apart: float = 0.0) -> list[dict[str, Any]]:
+    """Sampled releases, each unlike the others if they lie ``apart``."""
+    moved = {"zero_out": 1.0, "replace_one": 2.0, "unit": "user"}
+    events = [
+        {"sigma": (1.0 + apart * i) / ratio, "sensitivity": moved, "sampling_rate": rate, "slack": 0.0}
+        for i in range(count)
+    ]
+    return [{"event": event, "noise": "float", "grid": 0.0, "coordinates": 3} for event in events]
+
+
+def test_verifying_many_sampled_releases_takes_no_longer_than_a_few() -> None:
+    """Each that is unlike the others took up to 20 seconds, and many alike a grid of more numbers than memory holds."""
+    for releases in (sampled(20.0, 0.5, 1000, 1e-4), sampled(20.0, 0.5, 1000), sampled(1.0, 0.5, 100_000)):
+        assert second_opinion.epsilon_of(releases, "zero-out", 1e-6) == math.inf
+    usual = sampled(1.0, 0.01, 10_000)  # of networks: 10,000 rounds of one in a hundred
+    assert math.isfinite(second_opinion.epsilon_of(usual, "zero-out", 1e-6))
+
+
+def test_releases_that_are_all_different_are_not_composed_numerically(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The closed form checks them; a grid of losses for each would take hours for a stranger's certificate."""
+    monkeypatch.setattr("tacitly.privacy.verification.numeric_epsilon", lambda *_, **__: pytest.fail("composed"))
+
+    def different(data: dict[str, Any]) -> None:
+        first = data["releases"][0]
+        data["releases"] = [
+            {**first, "index": i, "event": {**first["event"], "sigma": first["event"]["sigma"] * (30.0 + i / 100)}}
+            for i in range(300)
+        ]
+
+    assert not {name for name in verify(edited(text, different)).failed if name.startswith("numeric")}
+
+
 @pytest.mark.parametrize("field", ["releases", "budget", "notes", "n_users", "nominal_epsilon", "account"])
 @pytest.mark.parametrize("odd", [3, [4], {"a": 5}, 10**400], ids=["number", "list", "object", "huge"])
 def test_fields_of_another_type_are_a_value_error(field: str, odd: Any, text: str) -> None:

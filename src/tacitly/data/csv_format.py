@@ -44,7 +44,7 @@ class CsvFormat:
 
     ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands. ``skipped``
     is how many lines stand before the header: comments, a title, or the separator as Excel writes it. Not ``pure`` is a
-    file with bytes that are no text in its encoding, or may be; each of them is read as �.
+    file with bytes that are no text in its encoding, or may be; each of them is read as its number.
     """
 
     separator: str | None = None
@@ -104,7 +104,7 @@ class Utf8File:
     def __init__(self, path: Path, form: CsvFormat) -> None:
         self._file = opened(path)
         plain = form.encoding == "utf-8" and form.pure
-        self._decoder = None if plain else codecs.getincrementaldecoder(str(form.encoding))("replace")
+        self._decoder = None if plain else codecs.getincrementaldecoder(str(form.encoding))("backslashreplace")
         self._rest = b""
 
     def read(self, size: int) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tacitly.data.validation import Array, DataError, listed
+from tacitly.data.validation import Array, DataError, listed, texts_of
 
 _CELLS = 1 << 18  # cells in one batch: 2 MiB of float64
 
@@ -123,9 +123,9 @@ def to_numpy(column: Any) -> Array:
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     exact = pa.types.is_integer(column.type) and column.null_count  # floats would round large ids
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    text = str(column.type) in ("string", "large_string", "string_view")
     if exact or text or isinstance(column, pa.ExtensionArray):
-        return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
+        return np.fromiter(texts_of(column) if text else column.to_pylist(), dtype=object, count=len(column))
     # Arrow's own conversion, below, imports pandas where that is installed: it takes longer than to read a table.
     if len(column) and (pa.types.is_integer(column.type) or column.type in (pa.float32(), pa.float64())):
         full = column.fill_null(math.nan) if column.null_count else column

@@ -15,7 +15,7 @@ from typing import Any
 from tacitly.data.csv_file import open_csv
 from tacitly.data.csv_format import COMPRESSED, TEXT_SUFFIXES, CsvFormat, suffix_of
 from tacitly.data.source import Source, cut, replacing_errors, to_numpy, types_of
-from tacitly.data.validation import Array, DataError
+from tacitly.data.validation import Array, DataError, array_of
 
 _BINARY_SUFFIXES = (".parquet", ".arrow", ".feather")
 
@@ -82,11 +82,24 @@ def _open_pandas(frame: Any) -> Source:
     types = types_of("The table", names, list(frame.dtypes))
 
     def batches(chosen: Sequence[str], rows: int) -> Iterator[list[Array]]:
-        columns = [frame.iloc[:, names.index(name)].to_numpy() for name in chosen]
+        columns = [_of_pandas(frame.iloc[:, names.index(name)]) for name in chosen]
         for start in range(0, len(frame), rows):
             yield [column[start : start + rows] for column in columns]
 
     return Source("The table", types, batches)
+
+
+def _of_pandas(column: Any) -> Array:
+    """Return a column's cells; one that is complex, or text that is none, changes no other."""
+    try:
+        values: Array = column.to_numpy()
+    except Exception:  # pandas shows the cell
+        return array_of(column)
+    if values.dtype.kind != "c":
+        return values
+    cells, real = values.astype(object), values.imag == 0
+    cells[real] = values.real[real]
+    return cells
 
 
 def _open_parquet(title: str, files: Sequence[Path]) -> Source:

@@ -1,7 +1,8 @@
 """User ids: convert ids of any type to sorted integers or text, and look them up.
 
 Ids that are all whole numbers become integers, even if they are stored as floats; any other type becomes text. An id
-that is null, NaN, infinite or blank is missing, and a missing id is never a user: no guarantee would cover its rows.
+that is null, NaN, infinite, blank or longer than 1,024 characters is missing, and a missing id is never a user: no
+guarantee would cover its rows.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacitly.data.validation import Array, DataError, absent, rows_in_words
+from tacitly.data.validation import Array, DataError, absent, array_of, rows_in_words, written
 
 Positions = NDArray[np.int64]
+
+_LONGEST = 1024  # characters of an id: all ids have room for the longest, and one could take all memory
 
 
 class Directory:
@@ -54,7 +57,7 @@ def id_array(ids: Any) -> Array:
         ids = np.where(np.ma.getmaskarray(ids), np.nan, ids.data.astype(object))
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise DataError(f"The ids are a single {type(ids).__name__}. Expected a list or an array.")
-    array = np.asarray(ids) if hasattr(ids, "__array__") else np.fromiter(ids, dtype=object)
+    array = array_of(ids) if hasattr(ids, "__array__") else np.fromiter(ids, dtype=object)
     if array.ndim != 1:
         raise DataError(f"The ids have {array.ndim} dimensions. Expected one.")
     return array
@@ -127,8 +130,8 @@ def _factor_cells(cells: list[Any]) -> tuple[Array, Positions]:
     seen: dict[Any, int] = {}
     try:
         codes = np.fromiter((seen.setdefault(c, len(seen)) for c in cells), np.int64, len(cells))
-    except TypeError:  # ids that cannot be hashed, such as lists
-        return _factor_cells([str(cell) for cell in cells])
+    except Exception:  # an id that cannot be hashed, such as a list, is its text; the others stay what they are
+        return _factor_cells([cell if _hashable(cell) else written(cell) for cell in cells])
     known = {code: cell for cell, code in seen.items() if not _is_missing(cell)}
     distinct, inverse = np.unique(_whole_or_text([*known.values()]), return_inverse=True)
     index = np.full(len(seen), -1)
@@ -136,7 +139,17 @@ def _factor_cells(cells: list[Any]) -> tuple[Array, Positions]:
     return distinct, index[codes]
 
 
+def _hashable(cell: Any) -> bool:
+    try:
+        hash(cell)
+    except Exception:
+        return False
+    return True
+
+
 def _is_missing(cell: Any) -> bool:
+    if (len(cell) if isinstance(cell, str) else cell.bit_length() / 3 if isinstance(cell, int) else 0) > _LONGEST:
+        return True
     return absent(cell) or (isinstance(cell, (float, np.floating)) and not np.isfinite(cell))
 
 
@@ -153,4 +166,4 @@ def _text(cell: Any) -> str:
         return cell.hex()
     if isinstance(cell, (float, np.floating)) and cell == cell // 1:
         return str(int(cell))
-    return str(cell)
+    return str(cell).replace("\0", "\\x00")  # zeros at the end of a text are lost in an array, and with them who it is

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -165,7 +166,7 @@ def cells_of(values: Any) -> NDArray[Any]:
     [0, 1, 'a']
     """
     if not isinstance(values, (list, tuple)):
-        return np.asarray(values)
+        return array_of(values)
     if _plain(values):
         with suppress(ValueError):  # a cell that is a sequence itself
             return np.asarray(values)
@@ -175,6 +176,37 @@ def cells_of(values: Any) -> NDArray[Any]:
     for place, cell in enumerate(itertools.chain.from_iterable(rows) if table else values):
         cells.flat[place] = cell
     return cells
+
+
+def array_of(values: Any) -> NDArray[Any]:
+    """Return ``np.asarray(values)``, also of a column of text that Arrow holds and that has bytes which are none.
+
+    Arrow, and pandas, notice such a cell when it is read, and their errors show it.
+
+    >>> import pyarrow as pa
+    >>> text = pa.Array.from_buffers(pa.string(), 2, pa.array([b"x", bytes([255])]).buffers())
+    >>> array_of(text).tolist() == ["x", chr(92) + "xff"]
+    True
+    """
+    with suppress(Exception):
+        return np.asarray(values)
+    with suppress(Exception):
+        pa = import_module("pyarrow")
+        column = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values.array)
+        return np.fromiter(texts_of(column), dtype=object, count=len(column))
+    raise DataError(f"A {type(values).__name__} could not be read as an array.")
+
+
+def texts_of(column: Any) -> list[str | None]:
+    """Return the cells of an Arrow column of text; bytes that are no UTF-8, which Arrow does not look for, as numbers.
+
+    Not as one character for all of them: two ids must not become one.
+    """
+    with suppress(UnicodeDecodeError):
+        cells: list[str | None] = column.to_pylist()
+        return cells
+    raw = column.cast(import_module("pyarrow").large_binary()).to_pylist()
+    return [None if cell is None else cell.decode("utf-8", "backslashreplace") for cell in raw]
 
 
 def _plain(values: Iterable[Any]) -> bool:

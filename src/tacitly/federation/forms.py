@@ -15,9 +15,17 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.federation.failing_users import attempt, check_time, without_failing_units
 from tacitly.federation.query import Query, widest
 from tacitly.federation.statistics import Statistics
+from tacitly.simd.lazy_njit import MANY
 
 _AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch
 _NUMBERS = 1 << 22  # in an array with a row for each user of such a batch: 32 MiB
+
+
+def form_of(query: Query, n_users: int, n_features: int) -> Query:
+    """Return the form that sums so many users, wherever it agrees with the definition: public sizes decide."""
+    if query.statistics is not None and n_users >= MANY:
+        return OfStatistics(query, query.statistics)
+    return query.form_for(n_users, n_features)
 
 
 class OfStatistics(Query):

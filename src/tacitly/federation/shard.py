@@ -25,7 +25,7 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.bounds import check_sums, fused_agrees, one_form
 from tacitly.federation.failing_users import OutOfTime, attempt, check_time, without_failing_units
-from tacitly.federation.forms import Few, OfArrays, OfStatistics, Plain
+from tacitly.federation.forms import Few, OfArrays, OfStatistics, Plain, form_of
 from tacitly.federation.projected import Projected, project_few
 from tacitly.federation.query import BLOCK, ROW_BLOCK, Chosen, Query, rehearse, synthetic_rows
 from tacitly.federation.scores import Scores
@@ -33,7 +33,7 @@ from tacitly.federation.statistics import Statistics, same
 from tacitly.portable import cpu_count
 from tacitly.privacy.guarantee import Unit
 from tacitly.privacy.noise import to_grid
-from tacitly.simd.lazy_njit import MANY, few
+from tacitly.simd.lazy_njit import few
 
 T = TypeVar("T")
 Numbers = TypeVar("Numbers", bound=npt.NDArray[np.floating])
@@ -64,6 +64,11 @@ class Shard:
         # One sum at a time: statistics of the next are written over those that this one reads.
         self._turn = threading.RLock()
 
+    @property
+    def threads(self) -> int:
+        """How many threads sum users."""
+        return self._threads
+
     def exact_sum(
         self, query: Query, bound: float, grid: float, chosen: Chosen | None = None, *, end: float = math.inf
     ) -> npt.NDArray[np.int64]:
@@ -83,9 +88,8 @@ class Shard:
             return projected.exact_sum(query.query, bound, grid, chosen, end=end)
         if not math.isfinite(bound) and query.clipped and not isinstance(query, Scores):
             raise ValueError(f"a sum without a bound is for losses only. Found {type(query).__name__}.")
-        of_statistics = query.statistics is not None and not self._plain and self.cohort.n_users >= MANY
-        form = query.form_for(self.cohort.n_users, self.cohort.n_features)
-        form = OfStatistics(query, query.statistics) if of_statistics else form
+        form = query if self._plain else form_of(query, self.cohort.n_users, self.cohort.n_features)
+        of_statistics = form is not query and isinstance(form, OfStatistics)
         if of_statistics:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
@@ -98,6 +102,8 @@ class Shard:
         statistics = query.statistics if of_statistics else query.array_statistics if in_arrays else None
         shard = None if statistics is None else self._with(statistics, end)
         if shard is None:
+            if math.isfinite(end) and form is query and one_form(query, bound):
+                form = Few(query, self.cohort.n_features, end)  # a look at the clock every few users
             return self._sum(query, form, bound, grid, chosen, end)
         answered = OfStatistics(query) if of_statistics else OfArrays(query)
         return shard._sum(query, answered, bound, grid, chosen, end)

@@ -30,7 +30,7 @@ LIMIT = 1 << 30
 _FORMAT = b"tacitly"
 _MAGIC = _FORMAT + b"1\n"  # the version of the format
 _HEADER_LIMIT, _ARRAYS, _DIMENSIONS, _DEPTH, _TEXT = 1 << 16, 64, 3, 4, 64
-_LABELS, _CLASSES = "Sequence[Any] | None", 10_000
+_LABELS, _CLASSES = "Sequence[Any] | None", 1000  # each is a model: to try 10,000 took a quarter of an hour
 _OR_NONE = " | None"
 _TYPES = ("<f8", "<i8", "|u1")
 

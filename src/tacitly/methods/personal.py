@@ -47,6 +47,7 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
         """Predict each row with its user's personal model: numbers, classes or rates, depending on the loss."""
         return self._predictions(*self._rows_and_positions(X, users))
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def score(
         self, X: npt.ArrayLike, y: npt.ArrayLike, users: npt.ArrayLike | None = None, sample_weight: Any = None
     ) -> float:
@@ -57,6 +58,7 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
         predicted = self.predict(X) if users is None else self.predict(X, users)  # type: ignore[call-arg]
         return self._loss().score(y, predicted, sample_weight)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def personalize(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Personal:
         """Fit the personal model of a user who was not there at training, from their rows and the public part.
 

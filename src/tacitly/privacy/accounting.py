@@ -43,6 +43,7 @@ _MOST_LOSSES = 50_000
 _MOST_SUMS = 2_000_000  # held in memory at a time
 _MOST_COMPOSED = 1e6  # beyond it the ε are added, which loses nothing: such responses are always true
 _LEAST_MU = 1e-12
+_SMALL_MU = 0.01  # below it the two terms of the profile would cancel: at 1e-9 four digits are left, at 1e-12 none
 
 
 class AccountingError(RuntimeError):
@@ -234,16 +235,42 @@ def _profile(mu: float, epsilon: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
 
 
 def _profile_at(mu: float, epsilon: float) -> float:
-    """Return :func:`_profile` at one ε, for 0 < μ < ∞: most questions are of this kind, and need no SciPy."""
+    """Return :func:`_profile` at one ε, for 0 < μ < ∞: most questions are of this kind, and need no SciPy.
+
+    With x = ε/μ and the Mills ratio M = Φ(−t)/φ(t), whose derivative is tM(t) − 1, the profile is the integral of
+    φ(x − μ/2)·(1 − tM(t)) for t within μ/2 of x. Where μ is small, by Gauss's rule with three nodes.
+    """
+    if mu < _SMALL_MU:
+        if epsilon < 0:
+            return math.exp(epsilon) * _profile_at(mu, -epsilon) - math.expm1(epsilon)
+        x, step = epsilon / mu, mu * math.sqrt(0.15)
+        density = math.exp(-0.5 * (x - mu / 2) ** 2) / math.sqrt(2 * math.pi) if x < 40 else 0.0
+        mean = (5 * _mills_left(x - step) + 8 * _mills_left(x) + 5 * _mills_left(x + step)) / 18
+        return mu * density * mean
     upper = log_normal(-epsilon / mu + mu / 2)
     lower = epsilon + log_normal(-epsilon / mu - mu / 2)
     return 0.0 if lower >= upper else math.exp(upper) * -math.expm1(lower - upper)
 
 
+def _mills_left(t: float) -> float:
+    """Return 1 − tM(t) with the Mills ratio M(t) = Φ(−t)/φ(t), for t above −1: without cancellation where t is large.
+
+    >>> _mills_left(0.0), round(_mills_left(1.0), 6), round(_mills_left(100.0) * 100.0**2, 3)
+    (1.0, 0.34432, 1.0)
+    """
+    if t < 3:
+        return 1.0 - t * math.sqrt(math.pi / 2) * math.exp(t * t / 2) * math.erfc(t * math.sqrt(0.5))
+    tail = 0.0  # Laplace's continued fraction: M = 1/(t + 1/(t + 2/(t + …)))
+    for k in range(120, 0, -1):
+        tail = k / (t + tail)
+    return tail / (t + tail)
+
+
 def log_normal(x: float) -> float:
     """Return log Φ(x), with a relative error of a few last bits.
 
-    Far out, Φ(x) = φ(x)/|x|·(1 − 1/x² + 3/x⁴ − 15/x⁶ + …); beyond 20 standard deviations the next term is below 2⁻⁵³.
+    Far out, Φ(x) = φ(x)/|x|·(1 − 1/x² + 3/x⁴ − 15/x⁶ + …); beyond 20 standard deviations the next term is below 10⁻¹³,
+    and the logarithm above 200.
 
     >>> round(log_normal(0.0), 6), round(log_normal(-30.0), 3), log_normal(40.0)
     (-0.693147, -454.321, -0.0)

@@ -62,6 +62,12 @@ class Unit(StrEnum):
     LABEL = "label"
 
 
+def _settle(thing: object, *names: str) -> None:
+    """Make numbers plain floats: what is compared with a ceiling is what is written, and what noise is drawn by."""
+    for name in names:
+        object.__setattr__(thing, name, float(getattr(thing, name)))
+
+
 def positive(**values: float) -> None:
     """Raise unless every named value is a positive, finite number.
 
@@ -125,6 +131,7 @@ class Sensitivity:
     unit: Unit = Unit.USER
 
     def __post_init__(self) -> None:
+        _settle(self, "zero_out", "replace_one")
         positive(zero_out=self.zero_out, replace_one=self.replace_one)
         if not self.zero_out <= self.replace_one <= 2 * self.zero_out:
             raise ValueError(
@@ -158,6 +165,7 @@ class GaussianEvent:
     slack: float = 0.0
 
     def __post_init__(self) -> None:
+        _settle(self, "sigma", "sampling_rate", "slack")
         if not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise ValueError(f"sigma must be finite and not negative. Found {self.sigma!r}.")
         if not 0 < self.sampling_rate <= 1:
@@ -219,6 +227,7 @@ class SelectionEvent:
     slack: ClassVar[float] = 0.0  # losses are added as integers, and the draw is exact
 
     def __post_init__(self) -> None:
+        _settle(self, "scale")
         if not (math.isfinite(self.scale) and self.scale >= 0):
             raise ValueError(f"scale must be finite and not negative. Found {self.scale!r}.")
         if (self.sensitivity.zero_out, self.sensitivity.replace_one) != (1.0, 2.0):
@@ -264,6 +273,14 @@ class SelectionEvent:
 
 
 Event: TypeAlias = GaussianEvent | SelectionEvent
+
+
+def check_event(event: object) -> None:
+    """Raise unless this is an event itself: one that inherits from it could state another cost than it writes down."""
+    if type(event) not in _MECHANISMS.values() or type(getattr(event, "sensitivity", None)) is not Sensitivity:
+        raise TypeError(f"event must be a GaussianEvent or a SelectionEvent. Found {type(event).__name__}.")
+
+
 _MECHANISMS: dict[str, type[Event]] = {"gaussian": GaussianEvent, "selection": SelectionEvent}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacitly.privacy.book import RunRecord
-from tacitly.privacy.guarantee import Event
+from tacitly.privacy.guarantee import Event, check_event
 from tacitly.privacy.ledger_file import LedgerMismatch
 from tacitly.privacy.release import Release, canonical_json, same_costs
 
@@ -66,6 +66,7 @@ class Run:
         ``again`` states whether an interrupted attempt may be repeated, which requires that nobody saw any of it.
         """
         self._check_open()
+        check_event(event)
         wanted = Release(
             run=self.name,
             index=self._next,

@@ -44,6 +44,8 @@ _SAMPLED_RATIOS = (1e-9, 20.0)  # of sensitivity to noise, beside sampling: the 
 _NO_LOSS = 1e-100  # a ratio whose inverse could not be squared
 _MOST_LOSSES = 1e7  # on the grid of one sampled release
 _SAMPLING_RATES = (1e-12, 1 - 1e-9)
+_WIDEST = 2000.0  # privacy losses on grids, together: a stranger's certificate may list any number of releases
+_MOST_STEPS = 200  # different releases that are composed numerically
 
 
 def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) -> float:
@@ -71,7 +73,7 @@ def epsilon_of(releases: Sequence[ReleaseData], adjacency: str, delta: float) ->
     full = math.hypot(*(ratio for ratio, rate in steps if rate == 1))
     sampled = [step for step in steps if step[1] < 1]
     if sampled:
-        if full > _SAMPLED_RATIOS[1] or not all(map(_composable, sampled)):
+        if full > _SAMPLED_RATIOS[1] or not all(map(_composable, sampled)) or _width(sampled) > _WIDEST:
             return math.inf
         losses = _loss_distribution(sampled + ([(full, 1.0)] if full else []), adjacency, _INTERVAL)
         return _first_epsilon(losses.get_delta_for_epsilon, delta * math.exp(-slack)) + 2 * slack + together
@@ -97,6 +99,13 @@ def numeric_epsilon(releases: Sequence[ReleaseData], adjacency: str, delta: floa
     else:
         losses = _with_choices(losses, pure, interval)
     return float(losses.get_epsilon_for_delta(delta * math.exp(-slack))) + 2 * slack + added
+
+
+def numerically_composable(releases: Sequence[ReleaseData], adjacency: str) -> bool:
+    """Whether :func:`numeric_epsilon` ends within minutes: it takes a while for each release that is unlike others."""
+    sums = [release for release in releases if not chosen(release)]
+    choices = {_pure(release, adjacency) for release in releases if chosen(release) and protected(release)}
+    return len({(float(f"{ratio:.12g}"), rate) for ratio, rate in _steps(sums, adjacency)} | choices) <= _MOST_STEPS
 
 
 def protected(release: ReleaseData) -> bool:
@@ -241,6 +250,16 @@ def _steps(releases: Iterable[ReleaseData], adjacency: str) -> list[tuple[float,
 def _composable(step: tuple[float, float]) -> bool:
     (least, most), (rarest, surest) = _SAMPLED_RATIOS, _SAMPLING_RATES
     return least <= step[0] <= most and rarest <= step[1] <= surest
+
+
+def _width(steps: Sequence[tuple[float, float]]) -> float:
+    """Range of the losses that grids must hold: of each different release, and of all together.
+
+    The mean loss of a sampled release is at most its rate times that of a whole one; ten deviations around it.
+    """
+    apart = sum(ratio * (ratio / 2 + 10) for ratio, _ in set(steps))
+    squares = math.fsum(rate * ratio * ratio for ratio, rate in steps)
+    return apart + squares / 2 + 10 * math.sqrt(squares)
 
 
 def _with_choices(losses: Any, pure: Sequence[float], interval: float) -> Any:

@@ -29,6 +29,7 @@ from tacitly.privacy.second_opinion import (
     epsilon_of,
     noise_of,
     numeric_epsilon,
+    numerically_composable,
     protected,
     slack_of,
 )
@@ -170,7 +171,8 @@ def _claims_follow(data: Mapping[str, Any]) -> Iterable[Check]:
                 yield close(f"{kind}_{name}", claimed, value, TOLERANCE)
     for adjacency, value in derived.items():
         # At δ = 0, ε is a plain sum, which a grid of losses cannot check.
-        if releases and budget["delta"] > 0 and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]:
+        possible = releases and budget["delta"] > 0 and _CROSS_RANGE[0] <= value <= _CROSS_RANGE[1]
+        if possible and numerically_composable(releases, adjacency):
             numeric = numeric_epsilon(releases, adjacency, budget["delta"], near=value)
             yield close(f"numeric_{SENSITIVITY[adjacency]}", value, numeric, _CROSS_TOLERANCE)
 

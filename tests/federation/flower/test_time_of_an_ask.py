@@ -115,9 +115,10 @@ def ask(node: Node, query: Any, monkeypatch: pytest.MonkeyPatch, **words: Any) -
         (50, SlowBatch(), 20),
         (50, Failing(), 20),
         (5000, Compiled(D), 3072),
+        (5000, SlowBatch(), 1600),
         (50, Projected(Slow(D), np.eye(D)), 20),
     ],
-    ids=["one by one", "few at once", "failing", "compiled", "projected"],
+    ids=["one by one", "few at once", "failing", "compiled", "few of many", "projected"],
 )
 def test_a_sum_ends_with_the_time_for_it(
     users: int, query: Any, most: int, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +132,23 @@ def test_a_sum_ends_with_the_time_for_it(
     assert late.total is None
     assert 0 < clock.asked <= most < users
     clock.pace = 0.0
+    assert ask(node, query, monkeypatch).code == "ok"
+
+
+@pytest.mark.parametrize(
+    "query", [SlowBatch(), Compiled(D), Projected(Compiled(D), np.eye(D))], ids=["a batch", "compiled", "projected"]
+)
+def test_a_node_of_many_users_refuses_what_takes_a_single_one_too_long(
+    query: Any, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evidences of 1,000 classes took 20 seconds for each of a hundred users: the clock was looked at in the end."""
+    clock.perf_counter = clock.monotonic  # type: ignore[method-assign]
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=clock.monotonic, perf_counter=clock.monotonic))
+    node = Node("north", cohort(100), tmp_path, threads=1)
+    clock.runs, clock.pace = True, ASK_SECONDS / 90
+    assert ask(node, query, monkeypatch).code == "refused"
+    assert clock.asked < 10
+    clock.pace = ASK_SECONDS / 200
     assert ask(node, query, monkeypatch).code == "ok"
 
 

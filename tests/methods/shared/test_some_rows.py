@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -75,3 +77,13 @@ def test_a_number_of_rows_out_of_range_does_not_travel() -> None:
         for wrong in (b"-1", b"65"):
             with pytest.raises(WireError):
                 decode(sent.replace(b'"most_rows":8', b'"most_rows":' + wrong))
+
+
+def test_rows_of_users_before_do_not_fill_up_those_of_a_user_with_few() -> None:
+    """Users are computed one per lane, in room that earlier users of the lane have written to."""
+    rng, counts = np.random.default_rng(0), np.array([8] * 16 + [1, 2, 3, 5] * 8)
+    offsets = np.append(0, np.cumsum(counts))
+    X, y = rng.normal(size=(offsets[-1], 6)), rng.normal(size=offsets[-1])
+    query = DirectionVote(Whitening.identity(6), most_rows=8)
+    alone = sum(query.contribution(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets))
+    np.testing.assert_allclose(query.block_sum(X, y, offsets, 1.0), alone, rtol=1e-4, atol=1e-4)

@@ -208,6 +208,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
         return np.asarray(labels)
 
+    @np.errstate(all="ignore")  # no warning depends on a private number
     def personalize(self, X: Any, y: npt.ArrayLike) -> Posterior:
         """Return the personal model of a user who was not in the training data; costs no privacy."""
         self._check_fitted()
