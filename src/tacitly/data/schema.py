@@ -17,6 +17,7 @@ each, which :func:`infer` reads off the cells where the file does not say. Decla
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import itertools
 import json
@@ -45,6 +46,7 @@ _YES = ("true", "yes", "t", "y", "ja", "j", "wahr", "oui", "vrai", "si", "sí", 
 _NO = ("false", "no", "f", "n", "nein", "falsch", "non", "faux", "nee", "nej", "falso", "não", "nie")
 _TRUTH = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_CODED = re.compile(r"dictionary<values=([^,]*)")  # how Arrow names a categorical column
 _STORED_DATES = ("date", "time", "timestamp", "duration")
 _FIRST_ROWS = 1000  # that a hint looks at
 _TYPOS = 0.1  # share of other cells up to which a column is taken to have mistakes in it
@@ -268,7 +270,7 @@ def infer(
     if unknown:
         raise DataError(
             f"The schema declares columns that {source.title[0].lower()}{source.title[1:]} does not have: "
-            f"{listed([repr(name) for name in unknown], ', ', 10)}."
+            f"{listed([repr(name) for name in unknown], ', ', 10)}.{_nearest(unknown[0], source)}"
         )
     open_names = [name for name in names if name not in given or not _says_kind(given[name])]
     codes = {name: Codes.of(about["missing"]) for name, about in given.items() if "missing" in about}
@@ -286,6 +288,11 @@ def infer(
     return Schema(tuple(columns))
 
 
+def _nearest(name: str, source: Source) -> str:
+    close = difflib.get_close_matches(name, source.types, 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
 def dates_in(source: Source) -> tuple[str, ...]:
     """Return the columns that hold dates as far as the first rows show: a hint for forms, not a decision."""
 
@@ -297,6 +304,10 @@ def dates_in(source: Source) -> tuple[str, ...]:
 
 
 def _column(name: str, about: Mapping[str, Any]) -> Column:
+    if not isinstance(about, Mapping):
+        raise DataError(
+            f'Column {name!r}: expected a mapping such as {{"range": [0, 120]}}. Found a {type(about).__name__}.'
+        )
     strange = sorted(set(about) - {"kind", "levels", "range", "buckets", "missing"})
     if strange:
         raise DataError(
@@ -324,6 +335,8 @@ def _kinds(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, st
     kinds: dict[str, str] = {}
     for name in names:
         stored = source.types[name].lower()
+        if coded := _CODED.match(stored):  # its indices are whole numbers, its values need not be
+            stored = coded[1]
         if stored.startswith("bool"):
             kinds[name] = "boolean"
         elif stored.startswith(_STORED_DATES):
