@@ -233,3 +233,21 @@ def test_in_python_a_summary_shows_itself_and_mistakes_are_named() -> None:
 
     with pytest.raises(DataError, match="Collect it first"):
         tacitly.MixedEffects(epsilon=8.0).fit(Lazy(), y, who)
+
+
+def test_a_place_that_cannot_be_written_is_found_before_it_costs_anything(command: Command, tmp_path: Path) -> None:
+    """The fit spent its epsilon, then no folder could be made: "[Errno 2] No such file or directory"."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "file").write_text("not a folder")
+    code, _, err = command("fit", "t.csv", *FIT, "--out", "file/model", "--ledger", "l.ledger")
+    assert code == 2
+    assert "cannot be written" in err
+    assert "Nothing was spent." in err
+    assert not (tmp_path / "l.ledger").exists()
+
+
+@pytest.mark.parametrize("name", ["show", "create", "list", "limit", "seal"])
+def test_help_of_accounts_shows_no_backslashes(command: Command, name: str) -> None:
+    code, out, _ = command("budget", name, "--help")
+    assert code == 0
+    assert "\\[" not in out

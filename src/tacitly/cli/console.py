@@ -84,6 +84,19 @@ def check_new(out: Path | None) -> None:
         raise ValueError(f"{out} exists already. Choose another --out, or move it away.")
 
 
+def check_writable(out: Path) -> None:
+    """Raise where no folder can be made at this path: a fit would have spent its budget when it finds out."""
+    import tempfile
+
+    home = next(parent for parent in out.absolute().parents if parent.exists())
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=home)).rmdir()
+    except OSError as error:
+        raise ValueError(
+            f"{out} cannot be written: {error.strerror} (in {home}). Choose another --out. Nothing was spent."
+        ) from None
+
+
 def check_columns(
     table: Path, out: Path, *, user: str | None = None, target: str | None = None, features: list[str] | None = None
 ) -> None:

@@ -65,6 +65,7 @@ def fit(
     if "schema" in values:  # kept with the model, so that 'predict' reads tables in the same way
         reading.declare_codes(values["schema"], names, reading.codes_of(source, missing))
     console.check_new(out)
+    console.check_writable(out)
     cohort = _read(chosen.method, source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)
     _check(model, cohort, source, columns, values)
