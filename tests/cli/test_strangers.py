@@ -175,6 +175,9 @@ def test_one_absurd_cell_does_not_decide_whether_sharing_helped() -> None:
     assert cleaned.test.n_users == 299
     ours = {line.method: line.error for line in cleaned.lines()}
     assert ours[OURS] < 1.0 < 1e6 < {line.method: line.error for line in held.lines()}[MEANS]
+    page = tacitly.report(model, rows=(frame[["a", "place"]], frame["y"], frame["who"]))
+    assert "Sharing helped" in page
+    assert "Left out here: 1 of all users" in page
     again, more = cleaned.without_absurd_users()
     assert more == 0
     assert again is cleaned
