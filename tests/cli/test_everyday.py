@@ -335,7 +335,7 @@ def test_labels_may_be_words_and_probabilities_can_be_had(command: Command, tmp_
     assert code == 2
     assert "with a label that --classes does not declare" in err
     code, _, err = command("predict", "model", "t.csv", "--std")
-    assert (code, "--std needs a MixedEffects model" in err) == (2, True)
+    assert (code, "--std is for numbers and counts" in err) == (2, True)
 
 
 def test_help_shows_no_backslashes_and_says_what_arguments_are(command: Command) -> None:

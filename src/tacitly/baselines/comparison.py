@@ -33,6 +33,8 @@ _CELLS = 1 << 21  # numbers that users with the same number of rows may take at 
 _SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)  # of the way from the logarithm of a user's mean count to that of a local model's
 _CLEAR = 2.0  # standard errors by which an error is smaller that is called smaller
 _PERFECT = 0.999  # R², accuracy or explained deviance from which on a target is suspected among the columns
+_ABSURD = 0.5  # share of all users' error from which on one user decides alone
+_NOTHING = 0.02  # R² or explained deviance below which hardly anything is predicted
 _EXACT = 1.0 - 1e-12  # score of predictions that are off by rounding only
 
 OURS, TWIN, MEANS, LOCAL, SINGLE = (
@@ -101,6 +103,29 @@ class HeldOut:
         doubt = float(apart.std(ddof=1) / math.sqrt(users)) if users > 1 else math.inf
         error, score = self.loss.error(target, predicted), self.loss.score(target, predicted)
         return Line(method, self.private[method], error, score, doubt)
+
+    def without_absurd_users(self) -> tuple[HeldOut, int]:
+        """Return this without users who alone have most of the error, whatever predicts, and how many those are.
+
+        One cell of a billion decides otherwise which method is better, and says nothing about the others.
+        """
+        found, most = self, self.test.n_users // 100
+        while found.test.n_users > self.test.n_users - most:
+            counts = np.diff(found.test.offsets)
+            errors = [found.user_errors(method) * counts for method in (OURS, MEANS, LOCAL)]
+            shares = [sums / sums.sum() if sums.sum() > 0 else np.zeros(len(sums)) for sums in errors]
+            worst = np.min(shares, axis=0)
+            if not worst.max() > _ABSURD:
+                break
+            kept = np.arange(len(counts)) != worst.argmax()
+            rows = np.repeat(kept, counts)
+            found = replace(
+                found,
+                test=found.test.take(np.flatnonzero(kept)),
+                rows_kept=found.rows_kept[kept],
+                predictions={method: predicted[rows] for method, predicted in found.predictions.items()},
+            )
+        return found, self.test.n_users - found.test.n_users
 
     def user_errors(self, method: str) -> Array:
         """Return each user's mean error under one method."""
@@ -192,7 +217,7 @@ def verdict(lines: list[Line], ranges: str | None = None) -> str:
         said = f"the error is {_below(ours, means)} below that of the users' own means{also}"
         if best - ours < _CLEAR * nearest.doubt:
             return f"Sharing may have helped: {said}, a difference that so few users show by chance too."
-        return f"Sharing helped: {said}.{_too_good(line)}"
+        return f"Sharing helped: {said}.{_too_good(line)}{_too_little(line)}"
     if line[TWIN].error < best:
         also = "" if ranges is None else f", or public ranges ({ranges})"
         why = f"The noise is why: more users, a larger epsilon, fewer columns{also} help."
@@ -211,6 +236,13 @@ def _too_good(line: dict[str, Line]) -> str:
     if line[SINGLE].score < _PERFECT or line[MEANS].score > _PERFECT:
         return ""
     return " One model for all is almost exact, too: does a column repeat the target, or follow from it?"
+
+
+def _too_little(line: dict[str, Line]) -> str:
+    """Return a caution where one model for all is as good, and hardly better than one number for all."""
+    if line[OURS].score > _NOTHING or line[SINGLE].error > (1.0 + _NOTHING) * line[OURS].error:
+        return ""
+    return " But hardly anything was learned: one number for everybody predicts about as well."
 
 
 def _below(error: float, other: float) -> str:

@@ -10,7 +10,7 @@ import click
 import typer
 
 from tacitly.cli.console import Neighbours, say, status
-from tacitly.cli.help_pages import Group
+from tacitly.cli.help_pages import Command, Group
 
 if TYPE_CHECKING:
     from tacitly.privacy.ledger import Ledger
@@ -41,7 +41,7 @@ budget = typer.Typer(
 )
 
 
-@budget.command()
+@budget.command(cls=Command)
 def create(
     ledger: Annotated[Path, typer.Argument(help="New ledger file.", show_default=False)],
     epsilon: Ceiling,
@@ -84,14 +84,14 @@ def create(
         _show(account)
 
 
-@budget.command()
+@budget.command(cls=Command)
 def show(ledger: File) -> None:
     """Show what an account has been debited, and what is left."""
     with _opened(ledger) as account:
         _show(account)
 
 
-@budget.command("list")
+@budget.command("list", cls=Command)
 def list_accounts() -> None:
     """List the accounts that this machine has seen."""
     from tacitly.privacy import home
@@ -111,7 +111,7 @@ def list_accounts() -> None:
             say(f"{seen.path}: {error}")
 
 
-@budget.command()
+@budget.command(cls=Command)
 def limit(ledger: File, epsilon: Ceiling, delta: Delta = 1e-6, adjacency: Neighbours = "zero-out") -> None:
     """Set a ceiling where an account has none, or lower it. It cannot be raised."""
     from tacitly.privacy.guarantee import Adjacency, Budget
@@ -121,7 +121,7 @@ def limit(ledger: File, epsilon: Ceiling, delta: Delta = 1e-6, adjacency: Neighb
         _show(account)
 
 
-@budget.command()
+@budget.command(cls=Command)
 def seal(
     ledger: File, out: Annotated[Path | None, typer.Option(help="File for the seal; default: print it.")] = None
 ) -> None:
@@ -140,7 +140,7 @@ def seal(
     say(f"seal: {out} (keep it on another machine, or print it)")
 
 
-@budget.command()
+@budget.command(cls=Command)
 def check(
     ledger: File, sealed: Annotated[Path, typer.Argument(help="A seal of this account.", show_default=False)]
 ) -> None:

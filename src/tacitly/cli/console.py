@@ -41,6 +41,10 @@ LedgerFile = Annotated[
 _MEASURES = {"squared": ("squared error", "R²"), "classes": ("wrong", "accuracy"), "poisson": ("deviance", "explained")}
 
 
+class Interrupted(BaseException):
+    """Ctrl-C, as a class that the option parser does not catch and report itself."""
+
+
 def method_option(command: str) -> Any:
     """Return the ``--method`` option of a command."""
     names = ", ".join(REGISTRY.offered(command))
@@ -78,6 +82,19 @@ def check_new(out: Path | None) -> None:
     """Raise if a file or a model folder would be overwritten; None for standard output."""
     if out is not None and out.exists():
         raise ValueError(f"{out} exists already. Choose another --out, or move it away.")
+
+
+def check_writable(out: Path) -> None:
+    """Raise where no folder can be made at this path: a fit would have spent its budget when it finds out."""
+    import tempfile
+
+    home = next(parent for parent in out.absolute().parents if parent.exists())
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=home)).rmdir()
+    except OSError as error:
+        raise ValueError(
+            f"{out} cannot be written: {error.strerror} (in {home}). Choose another --out. Nothing was spent."
+        ) from None
 
 
 def check_columns(
@@ -152,18 +169,23 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
 
-    from tacitly.baselines.comparison import compare, ranges_option, verdict
+    from tacitly.baselines.comparison import held_out, ranges_option, verdict
 
-    with status("comparing with what you would have without it"):
-        lines = compare(model, cohort)
-    if not lines:
+    with status("comparing with what you would have without it"), compiling_is_said():
+        held = held_out(model, cohort)
+    if held is None:
         say("no comparison: it holds out rows of users who have two or more, and no user has.")
         return
+    held, absurd = held.without_absurd_users()
+    lines = held.lines()
     measures = _MEASURES["classes" if model._loss().classifies else model._loss().name]
     grid = Grid("", "private?", *measures, title="On held-out rows (private: do not publish)")
     for line in lines:
         grid.add_row(line.method, line.private, f"{line.error:.4g}", f"{line.score:.3f}")
     Console().print(grid)
+    if absurd:
+        whose = "1 user has" if absurd == 1 else f"{absurd} users have"
+        say(wrapped(f"{whose} most of the error of everything (an absurd cell?) and is left out of this comparison."))
     say(wrapped(verdict(lines, ranges_option(model))))
 
 

@@ -58,20 +58,22 @@ def fit(
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     shared |= _engine(chosen.method, engine, address, workers)
     values, labels = _values(chosen, ranges, levels)
-    columns = reading.Columns(user, target, console.names_in(features), reading.split_names(exclude), labels)
     source = reading.opened(table, user, separator, decimal, missing)
+    chosen_names = None if features is None else list(reading.named([features], source))
+    columns = reading.Columns(user, target, chosen_names, reading.named(exclude, source), labels)
     names = reading.features_of(source, columns)
     if "schema" in values:  # kept with the model, so that 'predict' reads tables in the same way
         reading.declare_codes(values["schema"], names, reading.codes_of(source, missing))
     console.check_new(out)
+    console.check_writable(out)
     cohort = _read(chosen.method, source, columns, values.get("schema"), drop_missing, on_disk)
-    reading.point_out_ranges(values)
     model = chosen.method.build(**values, **shared)
+    _check(model, cohort, source, columns, values)
     with opened_account(model, cohort, ledger, out) as path:
         fit_and_save(model, cohort, user, labels, out)
     console.show_certificate(model.certificate_, full=full)
     if compare:
-        console.show_comparison(model, cohort)
+        _show_comparison(model, cohort)
     if labels:
         model.classes = list(labels)  # which the summary names
     console.show_summary(model)
@@ -125,6 +127,30 @@ def _engine(method: Method, engine: str, address: str | None, workers: int | Non
     from tacitly.federation.ray import RayEngine
 
     return {"engine": RayEngine(address=address, workers=workers)}
+
+
+def _check(model: Any, cohort: Cohort, source: Any, columns: reading.Columns, values: dict[str, Any]) -> None:
+    """Raise for what would spend budget for nothing, and say what looks so, before anything is spent."""
+    reading.point_out_ranges(values)
+    reading.point_out_misfits(source, columns, cohort, values.get("loss"))
+    check_targets(model, cohort)
+    reading.point_out_few_users(model, cohort)
+
+
+def _show_comparison(model: Any, cohort: Cohort) -> None:
+    """Compare, if that is possible: the model is paid for, and the summary is still to come."""
+    try:
+        console.show_comparison(model, cohort)
+    except (console.Interrupted, MemoryError):
+        say("no comparison: it was interrupted, or there was no memory for it. The model is complete.")
+
+
+def check_targets(model: Any, cohort: Cohort) -> None:
+    """Raise for targets that the loss cannot use, before anything is spent: a fit leaves them out without a word."""
+    import numpy as np
+
+    if hasattr(model, "_loss") and cohort.y is not None:
+        model._loss().encode(cohort.y[~np.isnan(cohort.y)])
 
 
 def _read(

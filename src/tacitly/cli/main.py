@@ -19,6 +19,7 @@ import typer
 from tacitly.cli.audit import audit
 from tacitly.cli.budget import budget
 from tacitly.cli.certificate import certificate
+from tacitly.cli.console import Interrupted
 from tacitly.cli.demo import demo
 from tacitly.cli.fit import fit
 from tacitly.cli.forget import forget
@@ -77,12 +78,8 @@ def main() -> None:
         app(prog_name="tacitly")
 
 
-class _Interrupted(BaseException):
-    """Ctrl-C, as a class that the option parser does not catch and report itself."""
-
-
 def _interrupt(*_: object) -> None:
-    raise _Interrupted
+    raise Interrupted
 
 
 @contextmanager
@@ -91,7 +88,7 @@ def _plain_errors() -> Iterator[None]:
     usual, warnings.formatwarning = warnings.formatwarning, _plain_warning
     try:
         yield
-    except _Interrupted:
+    except Interrupted:
         _complain("interrupted. Run the same command again to resume; nothing is spent twice.", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

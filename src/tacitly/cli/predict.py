@@ -67,7 +67,9 @@ def predict(
 def _check_wishes(fitted: Any, std: bool, proba: bool) -> None:
     """Raise where the model has no such thing."""
     if std and not _has_deviations(fitted):
-        raise ValueError(f"--std needs a MixedEffects model of numbers. Found {type(fitted).__name__}.")
+        if fitted._loss().classifies:
+            raise ValueError("--std is for numbers and counts. This model predicts classes: use --proba.")
+        raise ValueError(f"--std needs a MixedEffects model. Found {type(fitted).__name__}.")
     if proba and not (fitted._loss().classifies and hasattr(fitted, "predict_proba")):
         raise ValueError(f"--proba is for models of classes. This {type(fitted).__name__} has loss {fitted.loss}.")
 

@@ -6,6 +6,7 @@ alone or because the user says so; a column that looks like an id is pointed out
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ Levels = Annotated[
     list[str] | None,
     typer.Option("--levels", help="Public levels of a text column, as NAME=FIRST,SECOND,…; repeatable. Saves budget."),
 ]
+
+_MOST_NAMES = 40  # of columns, in a list of them
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,12 @@ def codes_of(source: Source, missing: Sequence[str] | None) -> dict[str, Codes]:
             raise ValueError(no_such_column(source, "missing", name))
     named = {name: Codes.of([*general, *own.get(name, ())]) for name in source.types}
     return {name: codes for name, codes in named.items() if codes}
+
+
+def named(texts: Sequence[str] | None, source: Source) -> tuple[str, ...]:
+    """Return columns given one by one or with commas; a column with a comma in its name is given by itself."""
+    whole = [[text] if text in source.types else split_names([text]) for text in texts or ()]
+    return tuple(name for names in whole for name in names)
 
 
 def split_names(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -185,7 +194,8 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Me
         able = asked if "classes" in asked.option_names else REGISTRY.default("fit")
         choice = "" if able is asked else f"--method {able.name} "
         loss = "--loss logistic " if "loss" in able.option_names else ""
-        return f" If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
+        missing = " If these stand for missing values: --missing unknown,-9."
+        return f"{missing} If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
     if message.startswith("Columns hold dates"):
         return " (--exclude NAME)"
     if message.startswith("Columns hold") and "but for a few cells" in message:
@@ -226,11 +236,51 @@ def point_out_ids(source: Source, columns: Columns) -> None:
         say(wrapped(f"note: column {name!r} {reason}. If it is an id or prose, stop here and add --exclude {name}."))
 
 
+def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: str | None) -> None:
+    """Name columns whose cells do not look as they were declared; raise where most of one column's do not."""
+    from tacitly.data.misfits import misfits, zero_or_one
+    from tacitly.data.schema import Schema
+
+    schema = cohort.schema or Schema.declared({name: {} for name in cohort.feature_names})
+    found = misfits(source, schema, columns.target)
+    wrong = [f"column {name!r} {misfit.words}" for name, misfit in found.items() if misfit.share > 0.5]
+    if wrong:
+        raise ValueError(f"{'; '.join(wrong)}. Correct --range, --levels or the schema. Nothing was spent.")
+    for name, misfit in found.items():
+        if misfit.code:
+            advice = (
+                f"If that means a missing value, stop here and add --missing {shlex.quote(f'{name}={misfit.code}')}."
+            )
+        elif misfit.constant:
+            advice = f"It tells nothing and costs accuracy: --exclude {shlex.quote(name)}."
+        else:
+            advice = "Levels count as missing there." if "levels" in misfit.words else "They count as far out."
+        say(wrapped(f"note: column {name!r} {misfit.words}. {advice}"))
+    if loss == "squared" and zero_or_one(source, columns.target):
+        say(wrapped(f"note: {columns.target} is 0 or 1 in every row. For classes, stop here and add --loss logistic."))
+
+
+def point_out_few_users(model: Any, cohort: Cohort) -> None:
+    """Say before anything is spent that users are far too few: their number, columns and budget are public."""
+    if not hasattr(model, "users_needed"):
+        return
+    needed = model.users_needed(cohort.n_features)
+    if cohort.n_users * 3 < needed:
+        say(
+            wrapped(
+                f"note: {cohort.n_users} users are few for {cohort.n_features} features at ε = {model.epsilon:g}, "
+                f"where about {needed:,} are enough: most likely nothing will be shared. Fewer columns or a larger "
+                f"epsilon help; 'tacitly plan --users {cohort.n_users} --features 3' spends nothing."
+            )
+        )
+
+
 def describe(cohort: Cohort) -> None:
     """Print the features, by what happens to them."""
     import numpy as np
 
     from tacitly.data.source import row_blocks
+    from tacitly.data.validation import listed
 
     assert cohort.y is not None
     silent = int(np.isnan(cohort.y).sum())  # one empty row each
@@ -239,7 +289,7 @@ def describe(cohort: Cohort) -> None:
     if silent:
         say(wrapped(f"  {silent} of them have no row to learn from: they count, and get the population's model"))
     if cohort.schema is None:
-        say(wrapped(f"  numbers, as they are: {', '.join(cohort.feature_names)}"))
+        say(wrapped(f"  numbers, as they are: {listed(cohort.feature_names, ', ', _MOST_NAMES)}"))
         return
     for line in kinds(cohort.schema):
         say(wrapped(line))
@@ -280,6 +330,8 @@ def kinds(schema: Schema) -> list[str]:
             groups["category"].append(f"{column.name} ({len(column.levels)})")
         else:
             groups[column.kind].append(column.name)
+    from tacitly.data.validation import listed
+
     titles = {
         "number": "numbers, center and scale found privately (--range NAME=LOW:HIGH saves that)",
         "range": "numbers with a declared range",
@@ -287,4 +339,4 @@ def kinds(schema: Schema) -> list[str]:
         "category": "declared levels",
         "hashed": "text, which levels are frequent found privately (--levels NAME=A,B saves that)",
     }
-    return [f"  {titles[kind]}: {', '.join(names)}" for kind, names in groups.items() if names]
+    return [f"  {titles[kind]}: {listed(names, ', ', _MOST_NAMES)}" for kind, names in groups.items() if names]

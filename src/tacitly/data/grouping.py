@@ -24,7 +24,7 @@ from tacitly.data.schema import Schema, infer
 from tacitly.data.source import Source, batch_rows, check_names, quoted, row_blocks
 from tacitly.data.tables import is_frame, open_table
 from tacitly.data.user_ids import Directory, Positions, check_users, factor, stable_order
-from tacitly.data.validation import Array, DataError, Faults, cells_of, convert, float_type
+from tacitly.data.validation import Array, DataError, Faults, cells_of, convert, float_type, listed
 
 Declared = Schema | Mapping[str, Mapping[str, Any]]
 """A schema, or declarations of some columns; the others are read off the table."""
@@ -131,6 +131,9 @@ def choose_columns(
     chosen = None if features is None else tuple(str(name) for name in features)
     for role, name in [("user", user), ("target", target), *(("feature", f) for f in chosen or ())]:
         if name is not None and name not in source.types:
+            absent = [repr(own) for own in chosen or () if own not in source.types]
+            if role == "feature" and len(absent) > 1:
+                raise DataError(f"{source.title} has no feature columns {listed(absent, ', ', 20)}.")
             raise DataError(no_such_column(source, role, name))
     if user is not None and target == user:
         raise DataError(f"Column {user!r} is both user and target. Expected two columns.")
@@ -359,6 +362,8 @@ def _floats(
 def _array(values: Any, what: str) -> Array:
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(float), np.nan)
+    if hasattr(values, "collect") and hasattr(values, "lazy"):
+        raise DataError(f"{what} is a lazy frame. Collect it first: {what}.collect().")
     array = cells_of(values)
     if array.dtype.kind == "c":
         raise DataError(f"Complex data not supported. Found complex numbers in {what}. Expected real ones.")

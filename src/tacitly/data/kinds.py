@@ -14,6 +14,7 @@ from tacitly.data.validation import Array as Cells
 from tacitly.data.validation import DataError, listed, number_of, rows_in_words
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_CODED = re.compile(r"dictionary<values=([^,]*)")  # how Arrow names a categorical column
 _STORED_DATES = ("date", "time", "timestamp", "duration")
 _FIRST_ROWS = 1000  # that a hint looks at
 _TYPOS = 0.1  # share of other cells up to which a column is taken to have mistakes in it
@@ -27,6 +28,8 @@ def kinds_of(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, 
     kinds: dict[str, str] = {}
     for name in names:
         stored = source.types[name].lower()
+        if coded := _CODED.match(stored):  # its indices are whole numbers, its values need not be
+            stored = coded[1]
         if stored.startswith("bool"):
             kinds[name] = "boolean"
         elif stored.startswith(_STORED_DATES):

@@ -17,6 +17,7 @@ each, which :func:`infer` reads off the cells where the file does not say. Decla
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -259,7 +260,7 @@ def infer(
     if unknown:
         raise DataError(
             f"The schema declares columns that {source.title[0].lower()}{source.title[1:]} does not have: "
-            f"{listed([repr(name) for name in unknown], ', ', 10)}."
+            f"{listed([repr(name) for name in unknown], ', ', 10)}.{_nearest(unknown[0], source)}"
         )
     open_names = [name for name in names if name not in given or not _says_kind(given[name])]
     codes = {name: Codes.of(about["missing"]) for name, about in given.items() if "missing" in about}
@@ -277,7 +278,16 @@ def infer(
     return Schema(tuple(columns))
 
 
+def _nearest(name: str, source: Source) -> str:
+    close = difflib.get_close_matches(name, source.types, 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
 def _column(name: str, about: Mapping[str, Any]) -> Column:
+    if not isinstance(about, Mapping):
+        raise DataError(
+            f'Column {name!r}: expected a mapping such as {{"range": [0, 120]}}. Found a {type(about).__name__}.'
+        )
     strange = sorted(set(about) - {"kind", "levels", "range", "buckets", "missing"})
     if strange:
         raise DataError(

@@ -53,6 +53,8 @@ def open_table(table: object, user: str | None = None, csv: CsvFormat | None = N
 
 def _open_path(path: Path, user: str | None, form: CsvFormat, blank: bool) -> Source:
     title = f"The file {path.name!r}"
+    if str(path) == "-":
+        raise DataError("A table is read more than once, so it cannot come from standard input. Write it to a file.")
     if not path.exists():
         raise DataError(f"{title} was not found. Expected an existing file: check the path.")
     if path.is_dir():

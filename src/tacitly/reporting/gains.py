@@ -24,6 +24,7 @@ _MEASURES = {
 
 def comparison(found: HeldOut) -> str:
     """Return the error of this model beside what users would have without it."""
+    found, absurd = found.without_absurd_users()
     lines = found.lines()
     measure, score = _MEASURES["classes" if found.loss.classifies else found.loss.name]
     scale = Scale.of(np.array([line.error for line in lines]))
@@ -40,6 +41,10 @@ def comparison(found: HeldOut) -> str:
         caption="A fifth of each user's rows was held out; everybody's own part was fitted to the others.",
     )
     words = verdict(lines, found.ranges).replace("--method", "method").replace(f" ({found.ranges})", "")
+    if absurd:
+        words += (
+            f" Left out here: {absurd} of all users, who alone had most of the error of everything (an absurd cell?)."
+        )
     return paragraph(words) + chart
 
 

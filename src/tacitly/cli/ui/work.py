@@ -278,6 +278,7 @@ class Desk:
             cohort = self._cohort(order)
             parameters |= {"schema": {}} if method.takes_schema else {}
             model = method.build(**parameters, epsilon=order.epsilon, delta=DELTA, adjacency="zero-out")
+            fitting.check_targets(model, cohort)
             job.planned = model.planned_releases(cohort)
             with opened_account(model, cohort, None, out) as path:
                 job.account = str(path)

@@ -251,6 +251,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             counts=self.loss == "poisson",
         )
 
+    def users_needed(self, features: int) -> int:
+        """Return about how many users make the privacy noise small for this many features; public numbers only."""
+        return _rounded(algorithm.users_needed(features + 1, self._budget()))
+
     @property
     def coef_(self) -> Array:
         """Population coefficients in the units of the data."""

@@ -15,7 +15,7 @@ from tacitly.arrays import Array
 _WIDE = 1.959963984540054  # standard deviations of a 95 % interval
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """Population coefficients and variance components, in the units of the data; ``str`` gives a table.
 
@@ -38,6 +38,10 @@ class Summary:
         """95 % confidence intervals, one row per coefficient."""
         half = _WIDE * self.errors
         return np.stack([self.estimates - half, self.estimates + half], axis=1)
+
+    def __repr__(self) -> str:
+        """Return the table, as a notebook or a prompt shows it."""
+        return str(self)
 
     def __str__(self) -> str:
         width = max(len(name) for name in ("(intercept)", *self.names))

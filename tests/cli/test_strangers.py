@@ -1,0 +1,256 @@
+"""Usability tests: what strangers with tables of their own tripped over, each written down before it was mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.test_everyday import Command, command
+
+import tacitly
+from tacitly.baselines import comparison
+from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, Line, held_out, verdict
+from tacitly.cli import console
+from tacitly.data.misfits import misfits
+from tacitly.data.schema import Schema
+from tacitly.data.tables import open_table
+from tacitly.data.validation import DataError
+
+__all__ = ["command"]
+
+FIT = ("--user", "who", "--target", "y", "--epsilon", 4)
+
+
+def rows(users: int = 300, each: int = 5) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    who = np.repeat(np.arange(users), each)
+    a, place = rng.normal(0, 1, len(who)), rng.choice(["North", "South"], len(who))
+    y = 10.0 + rng.normal(0, 2, users)[who] + 1.5 * a + 2.0 * (place == "South") + rng.normal(0, 0.5, len(who))
+    return pd.DataFrame({"who": who, "a": a.round(3), "place": place, "y": y.round(3)})
+
+
+def test_a_categorical_column_of_parquet_is_text_and_not_a_number(command: Command, tmp_path: Path) -> None:
+    """Its stored type names its indices, int32: a fit said that its cells were no numbers."""
+    pq.write_table(pa.Table.from_pandas(rows().astype({"place": "category"})), tmp_path / "t.parquet")
+    code, out, err = command("fit", "t.parquet", *FIT, "--no-compare")
+    assert code == 0, err
+    assert "saves that): place" in " ".join(out.split())
+    flags = pa.table({"f": pa.array([True, False]).dictionary_encode(), "n": pa.array([1, 2]).dictionary_encode()})
+    kinds = tacitly.data.schema.infer(open_table(flags), ["f", "n"])
+    assert [column.kind for column in kinds.columns] == ["boolean", "number"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "odd", "said"), [("poisson", -2, "1 row below zero"), ("logistic", 7, "1 row with a label outside")]
+)
+def test_a_target_that_the_loss_cannot_use_is_refused_before_it_costs_anything(
+    command: Command, tmp_path: Path, loss: str, odd: int, said: str
+) -> None:
+    """The fit spent its epsilon, then the comparison raised: no summary, exit code 2, and a model all the same."""
+    frame = rows()
+    frame["y"] = (frame["y"] > 10).astype(int)
+    frame.loc[5, "y"] = odd
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = command("fit", "t.csv", *FIT, "--loss", loss, "--ledger", "l.ledger")
+    assert code == 2
+    assert said in err
+    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "l.ledger").exists()
+
+
+@pytest.mark.parametrize("stop", [console.Interrupted, MemoryError])
+def test_a_fit_is_complete_without_its_comparison(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    """Ctrl-C during it said to run the same command again, which then said that the model exists already."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise stop
+
+    monkeypatch.setattr(comparison, "held_out", stopped)
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT)
+    assert code == 0, err
+    assert "The model is complete." in out
+    assert "mixed effects of 300 users" in out
+    assert "model: model/" in out
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (("--levels", "place=north,south"), "100 % of its cells at levels that are not declared (capital letters"),
+        (("--range", "a=10:20"), "100 % of its values outside the declared range"),
+    ],
+)
+def test_a_declaration_that_fits_no_cell_is_refused_before_it_costs_anything(
+    command: Command, tmp_path: Path, declared: tuple[str, str], said: str
+) -> None:
+    """README declared north and south for a table with North and South: all cells were missing, and nobody said so."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = command("fit", "t.csv", *FIT, *declared)
+    assert code == 2
+    assert said in err
+    assert "Nothing was spent." in err
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_looks_wrong_is_noted_for_whoever_holds_the_table(command: Command, tmp_path: Path) -> None:
+    frame = rows().assign(weight=60.0, kilo=70.5, none=np.nan)
+    frame["kilo"] += np.arange(len(frame)) % 9
+    frame.loc[::30, "kilo"] = -9
+    frame.loc[::40, "place"] = "Harbour"
+    frame["y"] = (frame["y"] > 10).astype(int)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--levels", "place=North,South", "--no-compare")
+    assert code == 0, err
+    said = " ".join(out.split())
+    for words in (
+        "column 'kilo' has -9 in several rows, apart from all its other values",
+        "add --missing kilo=-9.",
+        "column 'weight' has the same value in every row",
+        "column 'none' has no value in any row",
+        "column 'place' has 3 % of its cells at levels that are not declared",
+        "y is 0 or 1 in every row. For classes, stop here and add --loss logistic.",
+    ):
+        assert words in said, words
+
+
+def test_measurements_are_not_taken_for_codes() -> None:
+    """A negative among negatives, a zero-centred score, a long tail, an age of 99, a single odd cell: no notes."""
+    rng = np.random.default_rng(0)
+    n = 3000
+    tail = np.append(rng.lognormal(3, 2, n - 3).round(), [999.0] * 3)
+    single = rng.uniform(40, 90, n).round(1)
+    single[0] = -9
+    frame = pd.DataFrame(
+        {
+            "temperature": rng.normal(0, 8, n).round(),
+            "score": rng.integers(-1, 2, n),
+            "change": rng.choice([-1, 0, 1, 2], n),
+            "age": rng.integers(18, 100, n),
+            "tail": tail,
+            "single": single,
+            "y": rng.normal(size=n),
+        }
+    )
+    schema = Schema.declared({name: {} for name in frame.columns if name != "y"})
+    assert misfits(open_table(frame), schema, "y") == {}
+    coded = frame.assign(y=np.where(np.arange(n) % 50, 5.0 + np.abs(frame["y"]), 999.0))
+    assert misfits(open_table(coded), schema, "y")["y"].code == "999"
+
+
+def test_far_too_few_users_are_told_before_anything_is_spent(command: Command, tmp_path: Path) -> None:
+    rows(20).to_csv(tmp_path / "t.csv", index=False)
+    words = ("fit", "t.csv", "--user", "who", "--target", "y", "--epsilon", 1, "--exclude", "place", "--no-compare")
+    code, out, _ = command(*words)
+    assert code == 0
+    said = " ".join(out.split())
+    assert "note: 20 users are few for 1 features at ε = 1, where about" in said
+    assert said.index("most likely nothing will be shared") < said.index("ε = 1.00 (zero-out)")
+
+
+def test_a_thousand_columns_are_not_all_listed(command: Command, tmp_path: Path) -> None:
+    frame = pd.concat([rows(30), pd.DataFrame(np.random.default_rng(0).normal(size=(150, 60))).add_prefix("f")], axis=1)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--exclude", "place", "--no-compare")
+    assert code == 0, err
+    assert "f38, and 21 more" in " ".join(out.split())
+
+
+def test_one_absurd_cell_does_not_decide_whether_sharing_helped() -> None:
+    """The error of all methods was that of one user with a cell of a billion: "Sharing did not help"."""
+    frame = rows(300)
+    frame.loc[17, "y"] = 1e9
+    cohort = tacitly.Cohort.from_table(frame, user="who", target="y", schema={})
+    model = tacitly.MixedEffects(epsilon=8.0).fit(cohort)
+    held = held_out(model, cohort)
+    assert held is not None
+    cleaned, left_out = held.without_absurd_users()
+    assert left_out == 1
+    assert cleaned.test.n_users == 299
+    ours = {line.method: line.error for line in cleaned.lines()}
+    assert ours[OURS] < 1.0 < 1e6 < {line.method: line.error for line in held.lines()}[MEANS]
+    page = tacitly.report(model, rows=(frame[["a", "place"]], frame["y"], frame["who"]))
+    assert "Sharing helped" in page
+    assert "Left out here: 1 of all users" in page
+    again, more = cleaned.without_absurd_users()
+    assert more == 0
+    assert again is cleaned
+
+
+def test_the_verdict_says_where_there_was_hardly_anything_to_learn() -> None:
+    """Pure noise: "Sharing helped: the error is 16 % below that of the users' own means"."""
+    errors = {MEANS: (1.23, -0.19), LOCAL: (1.23, -0.19), SINGLE: (1.033, 0.001), TWIN: (1.03, 0.0), OURS: (1.032, 0.0)}
+    lines = [Line(method, "", error, score, 0.001) for method, (error, score) in errors.items()]
+    assert verdict(lines).endswith("But hardly anything was learned: one number for everybody predicts about as well.")
+
+
+def test_names_with_commas_can_be_left_out(command: Command, tmp_path: Path) -> None:
+    rows().rename(columns={"place": "place, as told"}).to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--exclude", "place, as told", "--no-compare")
+    assert code == 0, err
+    assert "as told" not in out
+
+
+def test_small_questions_get_answers(command: Command, tmp_path: Path) -> None:
+    frame = rows()
+    yes = (frame["y"] > 10).astype(int)
+    model = tacitly.MixedEffects(epsilon=8.0, loss="logistic").fit(frame[["a", "place"]], yes, frame["who"])
+    model.user_column_ = "who"
+    tacitly.save(model, tmp_path / "classes")
+    frame.drop(columns=["a", "place"]).to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = command("predict", "classes", "t.csv", "--std")
+    assert code == 2
+    assert "This model predicts classes: use --proba." in err
+    code, _, err = command("predict", "classes", "t.csv")
+    assert code == 2
+    assert "no column 'a', 'place'" in err or "no feature columns 'a', 'place'" in err
+    code, _, err = command("fit", "-", *FIT)
+    assert code == 2
+    assert "cannot come from standard input" in err
+    frame.assign(y=["k.A.", *map(str, frame["y"][1:])]).to_csv(tmp_path / "odd.csv", index=False)
+    code, _, err = command("fit", "odd.csv", *FIT)
+    assert code == 2
+    assert "If these stand for missing values: --missing unknown,-9." in err
+    code, _, err = command("fit", "odd.csv", *FIT, "--missing", "k.A.", "--range", "plac=0:1")
+    assert code == 2
+    assert "Did you mean 'place'?" in err
+
+
+def test_in_python_a_summary_shows_itself_and_mistakes_are_named() -> None:
+    frame = rows(100)
+    X, y, who = frame[["a", "place"]], frame["y"], frame["who"]
+    model = tacitly.MixedEffects(epsilon=8.0).fit(X, y, who)
+    assert repr(model.summary()) == str(model.summary())
+    with pytest.raises(DataError, match="Column 'a': expected a mapping"):
+        tacitly.MixedEffects(epsilon=8.0, schema={"a": (0, 1)}).fit(X, y, who)  # type: ignore[dict-item]
+
+    class Lazy:
+        def collect(self) -> None: ...
+        def lazy(self) -> None: ...
+
+    with pytest.raises(DataError, match="Collect it first"):
+        tacitly.MixedEffects(epsilon=8.0).fit(Lazy(), y, who)
+
+
+def test_a_place_that_cannot_be_written_is_found_before_it_costs_anything(command: Command, tmp_path: Path) -> None:
+    """The fit spent its epsilon, then no folder could be made: "[Errno 2] No such file or directory"."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "file").write_text("not a folder")
+    code, _, err = command("fit", "t.csv", *FIT, "--out", "file/model", "--ledger", "l.ledger")
+    assert code == 2
+    assert "cannot be written" in err
+    assert "Nothing was spent." in err
+    assert not (tmp_path / "l.ledger").exists()
+
+
+@pytest.mark.parametrize("name", ["show", "create", "list", "limit", "seal"])
+def test_help_of_accounts_shows_no_backslashes(command: Command, name: str) -> None:
+    code, out, _ = command("budget", name, "--help")
+    assert code == 0
+    assert "\\[" not in out
