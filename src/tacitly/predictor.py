@@ -125,7 +125,7 @@ class _Posteriors:
 
     def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations."""
-        return self._rules.numbers(rows, self._rules.heads_at(self._heads, positions))
+        return self._rules.in_pieces(self._rules.numbers, rows, self._heads, positions)
 
     def classes(self, rows: Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return the most probable class of each row."""
@@ -134,7 +134,7 @@ class _Posteriors:
 
     def probabilities(self, rows: Array, positions: npt.NDArray[np.int64]) -> Array:
         """Return one probability per class."""
-        return self._rules.probabilities(rows, self._rules.heads_at(self._heads, positions))
+        return self._rules.in_pieces(self._rules.probabilities, rows, self._heads, positions)
 
 
 class _Basis:

@@ -162,8 +162,9 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
     probe, epsilon, loss = test.take(some), model.certificate_.epsilon, model._loss()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a baseline that has not quite converged is still what it is
-        others, twin = alternatives(train, test, loss, some), _not_private(model, train)
-    predictions = {**others, TWIN: _predicted(twin, probe), OURS: _predicted(model.with_heads_of(train), probe)}
+        predictions = alternatives(train, test, loss, some)
+        predictions[TWIN] = _predicted(_not_private(model, train), probe)  # not kept: heads may be large
+    predictions[OURS] = _predicted(model.with_heads_of(train), probe)
     private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
     private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
     return HeldOut(loss, probe, np.diff(train.offsets)[some], predictions, private, ranges_option(model))

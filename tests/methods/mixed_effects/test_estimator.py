@@ -185,3 +185,13 @@ def test_rows_in_single_precision_give_the_same_model() -> None:
     double = fitted(math.inf, X, y, users)
     single = fitted(math.inf, X.astype(np.float32), y.astype(np.float32), users)
     np.testing.assert_allclose(single.coef_, double.coef_, rtol=1e-3)
+
+
+def test_predictions_of_many_rows_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of all rows together filled the memory: 2 GB for 600 rows of a thousand columns."""
+    X, y, users, *_ = tacitly.datasets.make_shared_subspace(200, 3, 1, 6, random_state=0)
+    model = tacitly.MixedEffects(epsilon=8.0).fit(X, y, users)
+    whole = model.predict(X, users, return_std=True)
+    monkeypatch.setattr("tacitly.methods.mixed_effects.prediction._NUMBERS", 100)
+    np.testing.assert_array_equal(model.predict(X, users, return_std=True), whole)
+    assert model.predict(X[:0], users[:0]).shape == (0,)

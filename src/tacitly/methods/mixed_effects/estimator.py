@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from tacitly.methods.mixed_effects.evidence import ALONE, TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.prediction import Rules
+from tacitly.methods.mixed_effects.prediction import Answer, Rules
 from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.methods.parameters import EngineParameter
 from tacitly.methods.personal import PersonalModel, Positions, of_classes_only, with_type
@@ -176,7 +177,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         Numbers, classes or expected counts, depending on the loss. With ``return_std`` also return the standard
         deviation of a new observation; for numbers mean ± 1.645·std is a 90 % interval.
         """
-        return self._answer(*self._rows_and_own_heads(X, users), return_std)
+        return self._each(partial(self._answer, return_std=return_std), X, users)
 
     @of_classes_only
     @np.errstate(all="ignore")  # no warning depends on a private number
@@ -185,7 +186,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
         They are means over the posterior: a user with few rows gets less extreme ones.
         """
-        return self._probabilities(*self._rows_and_own_heads(X, users))
+        return self._each(self._probabilities, X, users)
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def decision_function(self, X: Any, users: Any = None) -> Array:
@@ -194,11 +195,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         Log odds are those of :meth:`predict_proba`, so that both put rows in the same order. The others are posterior
         means.
         """
-        rows, heads = self._rows_and_own_heads(X, users)
         if self.loss == "logistic" and self._loss().columns == 1:
-            chances = np.clip(self._probabilities(rows, heads), 1e-300, 1.0)
+            chances = np.clip(self._each(self._probabilities, X, users), 1e-300, 1.0)
             return np.asarray(np.log(chances[:, 1]) - np.log(chances[:, 0]))
-        return self._scores(rows, heads)[0] if self.loss != "squared" else self._predicted(rows, heads)[0]
+        return self._each(self._scores if self.loss != "squared" else self._predicted, X, users)[0]
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
@@ -461,14 +461,12 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             raise DataError(f"users must have one id per row of X ({rows}). Found shape {ids.shape}.")
         return Directory(self.users_).find(ids) if len(self.users_) else np.full(rows, -1)
 
-    def _rows_and_own_heads(self, X: Any, users: Any) -> tuple[npt.NDArray[Any], Array]:
+    def _each(self, answer: Callable[[npt.NDArray[Any], Array], Answer], X: Any, users: Any) -> Answer:
+        """Return what ``answer`` makes of rows and their users' heads."""
         self._check_fitted()
         rows = self._rows(X)
         positions = np.full(len(rows), -1) if users is None else self._positions(users, len(rows))
-        return rows, self._heads_at(positions)
-
-    def _heads_at(self, positions: Positions) -> Array:
-        return self._rules().heads_at(self.heads_, positions)
+        return self._rules().in_pieces(answer, rows, self.heads_, positions)
 
     def _answer(self, rows: npt.NDArray[Any], heads: Array, return_std: bool) -> Any:
         """Return predictions, and standard deviations of new observations where they are asked for."""
@@ -492,7 +490,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return self._rules().numbers(rows, heads)
 
     def _predictions(self, rows: npt.NDArray[Any], positions: Positions) -> npt.NDArray[Any]:
-        return np.asarray(self._answer(rows, self._heads_at(positions), False))
+        answer = partial(self._answer, return_std=False)
+        return np.asarray(self._rules().in_pieces(answer, rows, self.heads_, positions))
 
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Posterior:
         return Posterior(self, self._home_work().own(rows, targets))

@@ -19,8 +19,17 @@ from tacitly.methods.mixed_effects.evidence import SCALES, TRUSTED, own_noise, p
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.statistics import Moments, left_out_sums, misfits_of, triangle
 
-_BLOCK = 4096  # users whose posteriors are computed together
+_BLOCK, _NUMBERS = 4096, 1 << 24  # users whose posteriors are computed together, and numbers in their matrices
 _MANY = 8192  # users from which on they are computed by compiled kernels, as a shard's sums are
+
+
+def users_at_once(weights: int) -> int:
+    """Return how many users' posteriors are computed together, for users with so many weights: a public number.
+
+    >>> users_at_once(14), users_at_once(1000)
+    (4096, 16)
+    """
+    return max(1, min(_BLOCK, _NUMBERS // weights**2))
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,9 @@ class PosteriorHeads(HeadWork):
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one head per user; compiled if there are many."""
         form = self._compiled if len(offsets) > _MANY else self._block
-        blocks = []
-        for first in range(0, len(offsets) - 1, _BLOCK):
-            bounds = offsets[first : first + _BLOCK + 1]
+        blocks, size = [], users_at_once(self.units.size)
+        for first in range(0, len(offsets) - 1, size):
+            bounds = offsets[first : first + size + 1]
             rows = slice(int(bounds[0]), int(bounds[-1]))
             blocks.append(form(X[rows], y[rows], bounds - bounds[0]))
         return np.concatenate(blocks) if blocks else np.zeros((0, *self.shape))

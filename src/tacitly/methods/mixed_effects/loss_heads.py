@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.heads.base import HeadWork
+from tacitly.methods.mixed_effects.heads import users_at_once
 from tacitly.methods.mixed_effects.likelihoods import class_by_class, mean_response, propagated
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.shared.batch import per_user
@@ -60,7 +61,6 @@ ALONE = 0.05
 OWN = {"logistic": 2.0, "poisson": 5.0}
 """Deviations of levels of users about whom nothing is known."""
 
-_BLOCK = 4096
 _LARGEST = 300.0  # logarithm of a ratio of evidences
 _LEAST, _RAREST = 1e-12, 1e-3  # probability of a left-out row; share of a class
 _SLOPES = 0.25  # variance of a usual row's log odds due to slopes, added to what S says for own fits
@@ -76,8 +76,9 @@ class LossPosteriorHeads(HeadWork):
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return one head per user."""
         blocks = []
-        for first in range(0, len(offsets) - 1, _BLOCK):
-            bounds = offsets[first : first + _BLOCK + 1]
+        size = users_at_once(self.units.size)
+        for first in range(0, len(offsets) - 1, size):
+            bounds = offsets[first : first + size + 1]
             rows = slice(int(bounds[0]), int(bounds[-1]))
             blocks.append(self._block(X[rows], y[rows], bounds - bounds[0]))
         return np.concatenate(blocks) if blocks else np.zeros((0, *self.shape))

@@ -5,16 +5,21 @@ It needs NumPy only (:mod:`tacitly.predictor`). Heads are as in :mod:`tacitly.me
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array
+from tacitly.arrays import Array, Rows
 from tacitly.methods.mixed_effects.heads import variances
 from tacitly.methods.mixed_effects.likelihoods import class_probabilities, count_deviation, mean_response
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.statistics import triangle
+
+Answer = TypeVar("Answer", Array, npt.NDArray[np.generic], tuple[Array, Array])
+_NUMBERS = 1 << 24  # in the heads of the rows that are predicted together: 128 MiB
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,17 @@ class Rules:
         if self.prior.loss != "squared" and not self.helps:
             return self.prior  # own levels, and no population
         return self.prior.doubted(self.error if self.error.ndim == 2 else self.error.mean(axis=0))
+
+    def in_pieces(
+        self, answer: Callable[[Rows, Array], Answer], rows: Rows, own: Array, positions: npt.NDArray[np.int64]
+    ) -> Answer:
+        """Return ``answer`` of rows and their heads, some rows at a time: heads of all rows may not fit into memory."""
+        size = max(1, _NUMBERS // max(1, own.shape[1]))
+        starts = range(0, max(1, len(rows)), size)
+        found = [answer(rows[i : i + size], self.heads_at(own, positions[i : i + size])) for i in starts]
+        if isinstance(found[0], tuple):
+            return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))  # type: ignore[return-value]
+        return np.concatenate(found)
 
     def heads_at(self, own: Array, positions: npt.NDArray[np.int64]) -> Array:
         """Return the heads at these positions among users' own; the population's where a position is -1."""
