@@ -164,6 +164,8 @@ class Method:
         an anchor where it has only a part of it.
     default
         Whether its command uses it where no ``--method`` is given.
+    baseline
+        Whether it is there to compare with: lists name it after the others.
     delta
         The default of δ, which is an option of the command: 0 for a method under pure ε.
     options
@@ -209,6 +211,7 @@ class Method:
     page: str
     command: str | None = "fit"
     default: bool = False
+    baseline: bool = False
     delta: float = 1e-6
     options: tuple[Option, ...] = ()
     fixed: Parameters = field(default_factory=dict)
@@ -292,10 +295,10 @@ def homes(package: str, *classes: str) -> dict[str, str]:
 
 
 class Registry(Mapping[str, Method]):
-    """All methods by name, the defaults of commands first."""
+    """All methods by name: the defaults of commands first, then by name, and what is there to compare with last."""
 
     def __init__(self, methods: list[Method]) -> None:
-        ordered = sorted(methods, key=lambda method: (method.network, not method.default, method.name))
+        ordered = sorted(methods, key=lambda method: (method.network, not method.default, method.baseline, method.name))
         self._methods = {method.name: method for method in ordered}
         if len(self._methods) < len(methods):
             raise ValueError(f"every method needs its own name. Found {[method.name for method in ordered]}.")

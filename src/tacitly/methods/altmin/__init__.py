@@ -15,6 +15,7 @@ def _normal_equations(n_features: int, parameters: Parameters) -> int:
 METHOD = Method(
     estimator="estimator:PrivateAltMin",
     name="altmin",
+    baseline=True,
     options=(RANK, replace(ROUNDS, default=2, help="Noisy solutions for the basis.")),
     wire=("queries:NormalEquations",),
     coordinates=_normal_equations,
