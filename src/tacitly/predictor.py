@@ -22,7 +22,7 @@ from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError, cells_of, plain_numbers
 from tacitly.heads.losses import Loss
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.prediction import Rules
+from tacitly.methods.mixed_effects.prediction import Rules, read_calibration
 from tacitly.private_arrays import private_from_bytes
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -119,8 +119,8 @@ class _Posteriors:
     def __init__(self, public: Arrays, private: Arrays, loss: Loss) -> None:
         units = Coordinates.stored(public)
         prior = Prior(public["mean"], public["root"], float(public["noise"][0]), loss.name)
-        inflation, weak = public["calibration"]
-        self._rules, self._loss = Rules(units, prior, public["mean_covariance"], float(inflation), bool(weak)), loss
+        inflation, weak, _ = read_calibration(public["calibration"])
+        self._rules, self._loss = Rules(units, prior, public["mean_covariance"], inflation, weak), loss
         self._heads = private.get("posteriors", np.zeros((0, 0))).astype(np.float64)
 
     def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:

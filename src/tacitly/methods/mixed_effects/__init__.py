@@ -38,6 +38,7 @@ METHOD = Method(
         "loss_queries:LossSizes",
         "loss_queries:LossSpread",
         "loss_queries:MeasuredLossScore",
+        "loss_queries:OtherLaw",
         "posterior:Coordinates",
         "posterior:Prior",
         "posterior:Slopes",

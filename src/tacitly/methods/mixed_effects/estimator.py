@@ -29,7 +29,7 @@ from tacitly.methods.mixed_effects.evidence import ALONE, TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.prediction import Answer, Rules
+from tacitly.methods.mixed_effects.prediction import Answer, Rules, read_calibration
 from tacitly.methods.mixed_effects.summary import Summary
 from tacitly.methods.parameters import EngineParameter
 from tacitly.methods.personal import PersonalModel, Positions, of_classes_only, with_type
@@ -95,6 +95,7 @@ class _LearnedPrior:
     heads_: Array
     n_users_in_: int
     _inflation: float
+    _other_law: float
     _weak: bool
 
 
@@ -311,7 +312,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             "root": self.prior_.root,
             "noise": np.array([self.prior_.noise]),
             "mean_covariance": self.mean_covariance_,
-            "calibration": np.array([self._inflation, float(self._weak)]),
+            "calibration": np.array([self._inflation, float(self._weak), self._other_law]),
         }
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -319,7 +320,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         self.units_ = Coordinates.stored(arrays)
         self.prior_ = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]), self.loss)
         self.mean_covariance_ = arrays["mean_covariance"]
-        self._inflation, self._weak = float(arrays["calibration"][0]), bool(arrays["calibration"][1])
+        self._inflation, self._weak, self._other_law = read_calibration(arrays["calibration"])
         self.heads_ = np.zeros((0, *self._home_work().shape))
         self.users_ = np.zeros(0, dtype=np.int64)
 
@@ -394,7 +395,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
                 "root": learned.prior.root,
                 "noise": np.array([learned.prior.noise]),
                 "mean_covariance": learned.mean_covariance,
-                "calibration": np.array([learned.inflation, float(learned.weak)]),
+                "calibration": np.array([learned.inflation, float(learned.weak), learned.other_law]),
             }
 
         return Procedure(settings.events(plan), learn)
@@ -422,7 +423,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
     def _home_work(self) -> HeadWork:
         if self.loss != "squared":
-            return LossPosteriorHeads(self.units_, self._prior_at_home())
+            return LossPosteriorHeads(self.units_, self._prior_at_home(), self._other_law)
         if self.units_.spread > 0:
             return PosteriorHeads(self.units_, self._prior_at_home(), np.array(TRUSTED if self.helps_ else ALONE))
         # Nothing was found out about the target: everybody's own mean.

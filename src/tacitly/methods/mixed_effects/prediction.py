@@ -22,6 +22,15 @@ Answer = TypeVar("Answer", Array, npt.NDArray[np.generic], tuple[Array, Array])
 _NUMBERS = 1 << 24  # in the heads of the rows that are predicted together: 128 MiB
 
 
+def read_calibration(stored: npt.NDArray[np.generic]) -> tuple[float, bool, float]:
+    """Return the factor of standard deviations, whether the prior is weak, and the share that follows the other law.
+
+    A model that was written before there was another law has no share.
+    """
+    inflation, weak, *share = (float(value) for value in stored)
+    return inflation, bool(weak), share[0] if share else 0.0
+
+
 @dataclass(frozen=True)
 class Rules:
     """What is public about a fitted model, as far as predictions depend on it.
