@@ -303,23 +303,13 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return units, prior and calibration."""
         self._check_fitted()
-        return {
-            "center": self.units_.center,
-            "gain": self.units_.gain,
-            "target": self.units_.target_array(),
-            "mean": self.prior_.mean,
-            "root": self.prior_.root,
-            "noise": np.array([self.prior_.noise]),
-            "mean_covariance": self.mean_covariance_,
-            "calibration": np.array([self._inflation, float(self._weak)]),
-        }
+        return self._rules().arrays()
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set units, prior and calibration; no user has a posterior yet."""
-        self.units_ = Coordinates.stored(arrays)
-        self.prior_ = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]), self.loss)
-        self.mean_covariance_ = arrays["mean_covariance"]
-        self._inflation, self._weak = float(arrays["calibration"][0]), bool(arrays["calibration"][1])
+        rules = Rules.stored(arrays, self.loss)
+        self.units_, self.prior_, self.mean_covariance_ = rules.units, rules.prior, rules.error
+        self._inflation, self._weak = rules.inflation, rules.weak
         self.heads_ = np.zeros((0, *self._home_work().shape))
         self.users_ = np.zeros(0, dtype=np.int64)
 
@@ -386,16 +376,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
                 learned = loss_algorithm.learn(federation, plan, settings)
             else:
                 learned = algorithm.learn(federation, plan, settings)
-            return {
-                "center": learned.units.center,
-                "gain": learned.units.gain,
-                "target": learned.units.target_array(),
-                "mean": learned.prior.mean,
-                "root": learned.prior.root,
-                "noise": np.array([learned.prior.noise]),
-                "mean_covariance": learned.mean_covariance,
-                "calibration": np.array([learned.inflation, float(learned.weak)]),
-            }
+            rules = Rules(learned.units, learned.prior, learned.mean_covariance, learned.inflation, learned.weak)
+            return rules.arrays()
 
         return Procedure(settings.events(plan), learn)
 

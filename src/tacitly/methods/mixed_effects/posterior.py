@@ -55,10 +55,10 @@ class Coordinates:
 
     @classmethod
     def stored(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
-        """Return the units that a model folder has stored; one without a knee was written before it could vary."""
+        """Return the units that a model folder has stored: centers, gains and :meth:`target_array`."""
         target = [float(value) for value in arrays["target"]]
-        if len(target) not in (2, 3):
-            raise ValueError(f"units of the target are two or three numbers. Found {len(target)}.")
+        if len(target) != 3:
+            raise ValueError(f"units of the target must be level, spread and knee. Found {len(target)} numbers.")
         return cls(arrays["center"], arrays["gain"], *target)
 
     def target_array(self) -> Array:

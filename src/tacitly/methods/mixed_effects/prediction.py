@@ -5,9 +5,9 @@ It needs NumPy only (:mod:`tacitly.predictor`). Heads are as in :mod:`tacitly.me
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,26 @@ class Rules:
     error: Array
     inflation: float
     weak: bool
+
+    @classmethod
+    def stored(cls, arrays: Mapping[str, npt.NDArray[Any]], loss: str) -> Rules:
+        """Return the rules of a model whose public :meth:`arrays` these are."""
+        prior = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]), loss)
+        inflation, weak = arrays["calibration"]
+        return cls(Coordinates.stored(arrays), prior, arrays["mean_covariance"], float(inflation), bool(weak))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return everything as the arrays of a model folder."""
+        return {
+            "center": self.units.center,
+            "gain": self.units.gain,
+            "target": self.units.target_array(),
+            "mean": self.prior.mean,
+            "root": self.prior.root,
+            "noise": np.array([self.prior.noise]),
+            "mean_covariance": self.error,
+            "calibration": np.array([self.inflation, float(self.weak)]),
+        }
 
     @property
     def helps(self) -> bool:
@@ -65,8 +85,6 @@ class Rules:
             prior = self.prior_at_home()
             population = np.append(prior.mean.ravel(), prior.covariance[np.triu_indices(self.units.size)])
             population = np.append(population, np.ones(int(self.prior.loss == "squared")))
-        if own.shape[1] == len(population) - 1:  # stored before users had a noise of their own
-            own = np.hstack([own, np.ones((len(own), 1))])
         known = positions >= 0
         heads = np.broadcast_to(population, (len(positions), len(population))).copy()
         heads[known] = own[positions[known]]
