@@ -106,7 +106,7 @@ def mixed_posteriors(design: Array, targets: Array, offsets: Offsets, prior: Pri
     >>> prior = Prior(np.zeros(1), np.eye(1), 1.0, "logistic")
     >>> ten, odds = np.array([0, 10]), np.ones((10, 1))
     >>> mixed_posteriors(odds, np.ones(10), ten, prior)[0].round(1)  # ten times yes: 1.7 under the prior alone
-    array([[2.6]])
+    array([[2.9]])
     >>> bool(abs(mixed_posteriors(odds, np.arange(10) % 2.0, ten, prior)[0][0, 0]) < 0.01)
     True
     """
