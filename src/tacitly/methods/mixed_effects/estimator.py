@@ -169,6 +169,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     run: str = "mixed-effects"
 
     _learned: ClassVar[str] = "prior_"
+    _takes_missing: ClassVar[bool] = True
     fit_intercept: ClassVar[bool] = True
 
     @np.errstate(all="ignore")  # no warning depends on a private number
@@ -200,25 +201,6 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             chances = np.clip(self._each(self._probabilities, X, users), 1e-300, 1.0)
             return np.asarray(np.log(chances[:, 1]) - np.log(chances[:, 0]))
         return self._each(self._scores if self.loss != "squared" else self._predicted, X, users)[0]
-
-    @property
-    def classes_(self) -> npt.NDArray[Any]:
-        """The declared labels, in the order of the columns of :meth:`predict_proba`."""
-        labels = self._loss().classes
-        if labels is None:
-            raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
-        return np.asarray(labels)
-
-    @np.errstate(all="ignore")  # no warning depends on a private number
-    def personalize(self, X: Any, y: npt.ArrayLike) -> Posterior:
-        """Return the personal model of a user who was not in the training data; costs no privacy."""
-        self._check_fitted()
-        rows, targets = self._rows(X), self._encoded(y)
-        if targets.shape != (len(rows),):
-            raise DataError(f"y must have one value per row of X ({len(rows)}). Found shape {targets.shape}.")
-        if not np.isfinite(targets).all():
-            raise DataError("y must be finite numbers. Found missing or infinite values.")
-        return self._personal_model(rows, targets)
 
     def summary(self) -> Summary:
         """Return the population's coefficients, their standard errors and how much users differ: public."""
