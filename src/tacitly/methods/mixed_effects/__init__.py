@@ -60,7 +60,7 @@ METHOD = Method(
     coordinates=_coordinates,
     small=lambda d, rank, words: {"loss": words.get("loss", "squared")},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
-    data="rows by user with a number, a class or a count to predict, as tables come",
+    data="a table with several rows per user, and a number, class or count to predict",
     result="population effects with standard errors, a personal model and intervals for every user",
     page="mixed-effects.md",
     simulated=with_target(any_loss=True),

@@ -1,4 +1,4 @@
-"""How noisy a user's own rows are: a factor by which the user multiplies variances of predictions. At home, free.
+"""How noisy a user's own rows are: a factor for the variances of predictions, computed at home at no privacy cost.
 
 People differ in how well they are predicted, and tables say so most clearly where some have many rows. So user i's
 covariance is τᵢ(ZSZᵀ + s²I), with 1/τᵢ from a gamma law of mean 1 and :data:`FREEDOM` degrees of freedom: rows are
