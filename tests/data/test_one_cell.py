@@ -33,6 +33,8 @@ ODD = {
     "a long cell": f"q;1,5;{'x' * 200_000};ja;1",
     "a cell beyond all blocks": f"q;1,5;{'x' * 3_000_000};ja;1",
     "too few cells": "q;1,5;süd",
+    "too few cells, and a long one": f"q;{'x' * 200_000}",
+    "too many cells, and a long one in quotes": f'"q";1,5;"{";" * 200_000}";ja;1;2',
     "too many cells": "q;1,5;süd;ja;1;2;3",
     "a stray quote": 'q;1,5;s"üd;ja;1',
     "neither yes nor no": "q;1,5;süd;perhaps;1",
