@@ -26,6 +26,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "counts": (tacitly.MixedEffects(8.0, loss="poisson"), COUNT),
     "too little": (tacitly.MixedEffects(0.01), DATA.y),
     "basis": (tacitly.PrivateFedRep(1, 8.0, rounds=2, fit_intercept=True), DATA.y),
+    "basis, own weights": (tacitly.PrivateFedRep(1, 0.05, rounds=2), DATA.y),
     "basis, classes": (tacitly.PrivateFedRep(1, 8.0, rounds=2, loss="logistic"), YES),
     "low rank and sparse": (tacitly.LowRankSparse(1, 1, 8.0, rounds=2), DATA.y),
 }
@@ -38,7 +39,8 @@ def test_a_predictor_says_what_the_model_says(name: str, tmp_path: Path) -> None
     model.fit(DATA.X, y, DATA.users)
     predictor = tacitly.Predictor(tacitly.save(model, tmp_path / "model"))
     loaded: Any = tacitly.load(tmp_path / "model")
-    users = NEW if name != "basis, classes" else DATA.users  # no population there
+    users = DATA.users if name in ("basis, own weights", "basis, classes") else NEW  # no population there
+    assert (name == "basis, own weights") == bool(len(getattr(loaded, "own_weights_", ())))
     assert predictor.features == ["x0", "x1", "x2", "x3"]
     np.testing.assert_allclose(predictor.predict(DATA.X, users), loaded.predict(DATA.X, users), rtol=1e-12)
     if name in ("numbers", "counts", "too little"):

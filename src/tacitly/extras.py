@@ -1,4 +1,4 @@
-"""What is missing where an optional library is not installed, in one sentence."""
+"""One-sentence advice where an optional library is not installed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from tacitly.data.schema import Schema
 from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError, cells_of, plain_numbers
 from tacitly.heads.losses import Loss
-from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.prediction import Rules
 from tacitly.private_arrays import private_from_bytes
 
@@ -117,10 +116,7 @@ class _Posteriors:
     """Mixed effects: posteriors around a public prior."""
 
     def __init__(self, public: Arrays, private: Arrays, loss: Loss) -> None:
-        units = Coordinates.stored(public)
-        prior = Prior(public["mean"], public["root"], float(public["noise"][0]), loss.name)
-        inflation, weak = public["calibration"]
-        self._rules, self._loss = Rules(units, prior, public["mean_covariance"], float(inflation), bool(weak)), loss
+        self._rules, self._loss = Rules.stored(public, loss.name), loss
         self._heads = private.get("posteriors", np.zeros((0, 0))).astype(np.float64)
 
     def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
@@ -149,7 +145,8 @@ class _Basis:
         levels = private.get("intercepts", np.zeros((0, *shape)))
         self._heads = np.concatenate([heads, population[:, :-1]])
         self._levels = np.concatenate([levels, population[:, -1]])
-        self._own = private.get("sparse_indices"), private.get("sparse_values")
+        self._sparse = private.get("sparse_indices"), private.get("sparse_values")
+        self._own = private.get("own_weights")
 
     def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
         """Return predictions; nothing is known about their standard deviations."""
@@ -172,11 +169,12 @@ class _Basis:
 
     def _scores(self, rows: Array, positions: npt.NDArray[np.int64]) -> Array:
         scores = np.einsum("nk,nk...->n...", rows @ self._basis, self._heads[positions]) + self._levels[positions]
-        places, values = self._own
+        known, (places, values) = positions >= 0, self._sparse
         if places is not None and values is not None:
-            known = positions >= 0
             own = np.take_along_axis(rows[known], places[positions[known]].astype(np.int64), axis=1)
             scores[known] += np.einsum("nk,nk->n", own, values[positions[known]])
+        if self._own is not None:
+            scores[known] += np.einsum("nd,nd->n", rows[known], self._own[positions[known]])
         return np.asarray(scores)
 
 

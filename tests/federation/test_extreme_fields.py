@@ -50,7 +50,7 @@ def test_gains_do_not_amplify_the_rounding_of_a_sum(gain: float) -> None:
 
 
 def test_a_tiny_bound_is_kept_where_squares_underflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard, "MANY", 1)  # compiled forms, without many users
+    monkeypatch.setattr(forms, "MANY", 1)  # compiled forms, without many users
     noise, users = 1e170, 100  # as many as hide from the door's own check
     query = Information(Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0), Prior(np.zeros(2), np.eye(2), noise), np.eye(2))
     bound = 30.0 / math.sqrt(noise)

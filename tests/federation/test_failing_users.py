@@ -10,7 +10,7 @@ import scipy.sparse
 
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
-from tacitly.federation import shard
+from tacitly.federation import forms
 from tacitly.federation.query import BLOCK, Query
 from tacitly.federation.shard import Shard
 from tacitly.federation.statistics import Statistics
@@ -84,7 +84,7 @@ class _SumOfFirstRows(Query):
 
 def test_others_keep_their_blocks_when_a_user_with_kept_statistics_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user affects the rounding of one block only: nobody moves to the place of one who is left out."""
-    monkeypatch.setattr(shard, "MANY", 1)
+    monkeypatch.setattr(forms, "MANY", 1)
     rows, sums = np.random.default_rng(0).uniform(high=0.2, size=(20 * BLOCK, 16)), []
     for first in (2.0, 0.0):
         rows[0] = first

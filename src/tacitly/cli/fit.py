@@ -115,7 +115,8 @@ def _engine(method: Method, engine: str, address: str | None, workers: int | Non
         raise ValueError(f"--engine must be local, cuda or ray. Found {engine!r}.")
     if engine not in method.engines and method.network:
         raise ValueError(
-            f"--method {method.name} uses a GPU of this process by itself. Found --engine {engine}: leave it out."
+            f"--method {method.name} uses a GPU of this process without an engine. Found --engine {engine}: leave it "
+            "out."
         )
     if engine == "local":
         return {}
@@ -146,7 +147,7 @@ def _show_comparison(model: Any, cohort: Cohort) -> None:
 
 
 def check_targets(model: Any, cohort: Cohort) -> None:
-    """Raise for targets that the loss cannot use, before anything is spent: a fit leaves them out without a word."""
+    """Raise for targets that the loss cannot use, before anything is spent: a fit leaves them out without a message."""
     import numpy as np
 
     if hasattr(model, "_loss") and cohort.y is not None:

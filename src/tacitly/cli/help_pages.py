@@ -1,6 +1,6 @@
 """Help pages and typing errors, the same with every version of Typer and Click.
 
-Three things go wrong between the two, and are mended here rather than by pinning old versions:
+Three things go wrong between the two, and are corrected here rather than by pinning old versions:
 
 * Typer escapes ``[`` in ``[required]`` and ``[default: …]`` for Rich even where Click prints the page (a backslash);
 * Click 8.5 gives arguments a ``help`` of their own and thereby resets the one Typer has set;

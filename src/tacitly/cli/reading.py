@@ -1,4 +1,4 @@
-"""How commands read a table: which columns and rows are used, and what is said about it.
+"""How commands read a table: which columns and rows are used, and what they print about it.
 
 Everything printed here is for whoever holds the table, before anything is spent. Columns are left out by their names
 alone or because the user says so; a column that looks like an id is pointed out and used.

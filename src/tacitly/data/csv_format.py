@@ -1,8 +1,8 @@
-"""How a text file writes a table: separator, encoding, decimal mark, compression; found by looking, or given.
+"""The format of a text file: separator, encoding, decimal mark, compression; detected, or given by the caller.
 
 The separator and the decimal mark are found in the first piece of a file, the encoding by decoding all of it. What was
 found is public in the sense of a header: it says how a program saved the table, not what is in it. So most cells decide
-and not a single one: an odd cell is read oddly, and never changes how the others are read or stops the file.
+and not a single one: an unusual cell may be misread itself, but never changes how others are read or stops the file.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def kinds_of(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, 
             typos = [f"{name!r} ({rows_in_words(count)})" for name, count in odd.items() if count]
             if typos:
                 raise DataError(
-                    f"Columns hold {what}, but for a few cells: {listed(typos, ', ', 10)}. Mend these cells, leave "
+                    f"Columns hold {what}, but for a few cells: {listed(typos, ', ', 10)}. Correct these cells, leave "
                     "them empty, or declare what stands for a missing value in the schema: "
                     '{"column": {"missing": ["unknown", -9]}}; if the column really is text: '
                     '{"column": {"kind": "hashed"}}.'

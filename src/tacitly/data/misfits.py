@@ -1,4 +1,4 @@
-"""What the first rows of a table say against what was declared about it: levels, ranges, codes of missing values.
+"""Where the first rows of a table contradict what was declared: levels, ranges, codes of missing values.
 
 A level in other letters, a range in other units or a −9 that means "unknown" spoils a fit, and nothing that is released
 may say so. What is found here is for whoever holds the table, on their own console, before anything is spent.

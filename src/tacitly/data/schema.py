@@ -186,8 +186,8 @@ class Schema:
                 misfits.append(f"column {column.name!r} ({column.kind}): {rows_in_words(wrong)}")
         if misfits:
             raise DataError(
-                f"Found cells of another kind than the schema declares. {listed(misfits, '; ', 10)}. Mend them, leave "
-                "them empty, or declare the column's kind and levels in the schema."
+                f"Found cells of another kind than the schema declares. {listed(misfits, '; ', 10)}. Correct them, "
+                "leave them empty, or declare the column's kind and levels in the schema."
             )
         return np.hstack(parts) if parts else np.zeros((0, 0))
 

@@ -287,7 +287,7 @@ def _number(cell: Any) -> float:
     if absent(cell):
         return np.nan
     if getattr(cell, "ndim", 0):
-        raise TypeError("a list is no number, also of one")  # of which NumPy would warn
+        raise TypeError("a list is not a number, even with one entry")  # of which NumPy would warn
     if not isinstance(cell, str):
         return float(cell)
     text = cell.strip()

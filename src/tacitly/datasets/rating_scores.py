@@ -35,7 +35,7 @@ def held_out(
     if how not in ("user", "time", "leave-one-out"):
         raise ValueError(f"how must be 'user', 'time' or 'leave-one-out'. Found {how!r}.")
     if how == "time" and times is None:
-        raise ValueError("a split by time needs times.")
+        raise ValueError("how='time' needs times: one per rating. Found None.")
     _, owner, counts = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
     rng = np.random.default_rng(random_state)
     keys = rng.random(len(owner)) if how == "user" or times is None else -np.asarray(times, dtype=np.float64)

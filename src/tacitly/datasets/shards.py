@@ -58,7 +58,10 @@ def class_shards(
     places = [np.argwhere(classes == c) for c in range(count)]
     share = min(np.count_nonzero(numbers == c) // len(places[c]) for c in range(count) if len(places[c]))
     if share < 1:
-        raise ValueError(f"{len(numbers)} rows are too few for {users} users with {classes_per_user} classes each.")
+        raise ValueError(
+            f"{len(numbers)} rows are too few for {users} users with {classes_per_user} classes each. Use fewer users "
+            "or classes."
+        )
     rows = np.zeros((users, classes_per_user, share), dtype=np.int64)
     for c in range(count):
         pool = rng.permutation(np.flatnonzero(numbers == c))

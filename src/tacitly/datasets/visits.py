@@ -1,4 +1,4 @@
-"""A made-up table as people have them: visits of patients, with text, yes/no values and missing cells."""
+"""A made-up table that looks like a real one: visits of patients, with text, yes/no values and missing cells."""
 
 from __future__ import annotations
 

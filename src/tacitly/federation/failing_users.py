@@ -1,4 +1,4 @@
-"""Users whose numbers make code fail: a sum leaves them out, and no exception and no last bit tells of them.
+"""Users whose numbers make code fail: a sum leaves them out, and neither an exception nor another user's bits show it.
 
 Which users fail is private. So no exception may depend on it, and every other user's contribution must be the same,
 to the last bit, as if the failing users had no rows. Two exceptions are public and are raised: there was not enough

@@ -1,4 +1,4 @@
-"""Heads beside which users keep weights of their own, where a shared basis may be mostly noise.
+"""Heads on a shared basis that may be mostly noise, with further weights of the user's own beside them.
 
 With few users privacy noise hides much of the basis U, and a head on it can predict worse than a model of the user
 alone, which no head on U can be: that model has a weight on every feature. So a user's weights are Uv + b with b

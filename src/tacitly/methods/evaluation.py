@@ -1,7 +1,7 @@
-"""Scores that may be published, and a private choice among models: what people need to know, charged to the account.
+"""Scores that may be published, and a private choice among models; both are charged to the account.
 
 Every user has one loss in [0, 1]: the mean over their rows of the errors, 0 or 1 for classes, |y − ŷ|/``bound`` (up to
-1) for numbers. A row whose cells or target are no numbers has loss 1: no private cell decides whether this raises or
+1) for numbers. A row whose cells or target are not numbers has loss 1: no private cell decides whether this raises or
 warns. Predictions are made at home, with the user's own head; nothing leaves but what follows. To the last bit they
 do not depend on other users' rows: where a score is zero but for rounding, that bit decides a class, and a whole loss.
 

@@ -1,4 +1,4 @@
-"""One certificate for a model that was fitted first and then moved by further calls, each a run of its own.
+"""One certificate for a fit and further calls on the same model, each of them a run in the ledger.
 
 A later call reads what earlier ones released, which is public, and asks users again. So the releases of all calls
 compose as those of one adaptive run, and the ε of a unit with data in every call is that of all releases together.

@@ -42,7 +42,7 @@ class WithOwnWeights(SharedBasisModel):
         return arrays | {"own_weights": self.own_weights_} if arrays and len(self.own_weights_) else arrays
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set what :meth:`private_arrays` returned. Models of earlier versions have no own weights."""
+        """Set what :meth:`private_arrays` returned: without own weights where users keep none."""
         super().take_private_arrays(arrays)
         self.own_weights_ = arrays.get("own_weights", self.own_weights_)
         expected = (len(self.heads_), len(self.basis_))

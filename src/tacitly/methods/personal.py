@@ -41,6 +41,16 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
 
     _row_type: ClassVar[npt.DTypeLike] = np.float64
     _private_part: ClassVar[str] = "head"
+    _takes_missing: ClassVar[bool] = False
+    """Whether features may be missing."""
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """The declared labels, in the order of the columns of :meth:`predict_proba`."""
+        labels = self._loss().classes
+        if labels is None:
+            raise AttributeError(f"a model with loss={self._loss().name!r} has no classes.")
+        return np.asarray(labels)
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: npt.ArrayLike, users: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -68,8 +78,9 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
         rows, targets = self._rows(X), self._encoded(y)
         if targets.shape != (len(rows),):
             raise DataError(f"y must have one value per row of X ({len(rows)}). Found shape {targets.shape}.")
-        if not (np.isfinite(rows).all() and np.isfinite(targets).all()):
-            raise DataError("X and y must be finite numbers. Found missing or infinite values.")
+        if not (np.isfinite(targets).all() and (self._takes_missing or np.isfinite(rows).all())):
+            what = "y" if self._takes_missing else "X and y"
+            raise DataError(f"{what} must be finite numbers. Found missing or infinite values.")
         return self._personal_model(rows, targets)
 
     @abstractmethod

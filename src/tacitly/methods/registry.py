@@ -1,4 +1,4 @@
-"""What a method says about itself, once.
+"""The description of a method, written once.
 
 A method is a package whose ``__init__.py`` defines ``METHOD = Method(...)``. Everything that must know all methods is
 derived from these descriptions: the facade, the commands and their options, the classes that may travel to sites, what

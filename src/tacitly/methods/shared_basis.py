@@ -100,14 +100,6 @@ class HeadsOnBasis(PersonalModel[Head]):
 
     _learned: ClassVar[str] = "basis_"
 
-    @property
-    def classes_(self) -> npt.NDArray[Any]:
-        """The declared labels, in the order of the columns of :meth:`predict_proba`."""
-        labels = self._loss().classes
-        if labels is None:
-            raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
-        return np.asarray(labels)
-
     @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: npt.ArrayLike, users: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
         """Predict each row with its user's head; rows of unseen users, or without users, with the population's.

@@ -5,13 +5,13 @@
     share = (alone − method at ε) / (alone − possible)
 
 ``alone`` is the better of users' own means and their own regressions: what everybody has without sharing anything.
-(One model for all is no such thing: it needs everybody's rows.) ``possible`` is the best method without privacy, the
-same for all methods, so that shares compare them. 0 % says that sharing was for nothing, 100 % that privacy cost
+(One model for all does not count: it needs everybody's rows.) ``possible`` is the best method without privacy, the
+same for all methods, so that shares compare them. 0 % says that sharing gained nothing, 100 % that privacy cost
 nothing. A fit that is worse than what users have alone counts as 0 %: they are then better off alone, and can be.
 
 Over repetitions the share is a ratio of means: of what fits gained, by what was possible. (A mean of ratios would be
-ruled by repetitions in which hardly anything was possible.) Near the ε at which a method starts to work the share is a
-lottery, nothing most of the time and then half of everything: a mean below a half is believed after many fits only.
+ruled by repetitions in which hardly anything was possible.) Near the ε at which a method starts to work the share
+varies most: many fits gain nothing and some gain half of what is possible, so a mean below a half needs many fits.
 
 Less noise never hurts on average, so means are made monotone (isotonic regression), and interpolated
 in log(n·μ) between simulated points. Outside of them the error that noise adds is taken to follow its variance,

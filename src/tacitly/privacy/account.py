@@ -1,7 +1,7 @@
 """What a certificate says of its account, and how it is recorded there.
 
 The statement of a certificate is appended to the ledger's chain before the certificate is written. The certificate then
-names that entry and its hash, so each commits to the other: a ledger that was put back or rewritten no longer has the
+names that entry and its hash, so each commits to the other: a ledger that was restored or rewritten no longer has the
 entry, and a certificate that was edited no longer has the statement.
 """
 

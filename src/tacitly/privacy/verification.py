@@ -8,7 +8,7 @@ What verification cannot see: whether the listed releases are complete (pass the
 model (pass the files and the ledger: it records every word of the certificate, and no second statement about the same
 model is accepted; what its owner never recorded, it does not know), and whether the sensitivities bound what users sent
 (tests and audits check that). Without a ledger and without the key of whoever should have signed it, a
-certificate whose numbers are all rewritten consistently is a different certificate: that it was forged cannot be told.
+certificate whose numbers are all rewritten consistently passes: that it was forged cannot be detected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was learned, by what a model has: coefficients, shared directions, a spectrum, items, a matrix, a network.
+"""The report's section on what was learned: coefficients, directions, a spectrum, items, a matrix or a network.
 
 A method is recognised by its public arrays, not by its name, so that a new method whose arrays mean the same has the
 same pictures. Arrays that nothing here knows are listed with their sizes.

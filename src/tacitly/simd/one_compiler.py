@@ -6,7 +6,7 @@ missing; the others wait and load. The lock also keeps two processes from giving
 signatures, which Numba's index does not exclude.
 
 A kernel that calls others is locked while those are, always in the order of the calls, so that no two processes wait
-for each other. Nobody waits longer than :data:`PATIENCE`: a kernel is then compiled twice, and nothing worse.
+for each other. No process waits longer than :data:`PATIENCE`; a kernel is then compiled twice, which is harmless.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Points on the circle and logarithms of eight numbers at a time, in registers, by polynomials.
 
 The polynomials interpolate at Chebyshev's nodes, so that they need fewer terms than series; errors are below 1e-14. NaN
-and infinity give anything: whoever calls leaves such lanes out.
+and infinity give undefined results: callers leave such lanes out.
 """
 
 # Numba-compiled functions have no types that mypy knows.

@@ -113,7 +113,6 @@ def _projection(part, lines=1):
 
 
 project_rows = _projection("all")
-project_two = _projection("two")
 project_three = _projection("three")
 project_rows_half = _projection("all", 2)
 project_two_half = _projection("two", 2)

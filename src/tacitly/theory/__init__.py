@@ -6,7 +6,7 @@ Each function states the formula, its theorem, and what is wrong with it. :func:
 how many users and rows do I need?
 
 Rates have constants that nobody knows. They are arguments, 1 unless stated, so a value says how an error moves when n,
-d or ε does, not how large it is: :func:`tacitly.choose` on made-up data answers that.
+d or ε does, not how large it is: :func:`tacitly.plan` answers that by simulation.
 """
 
 from tacitly.theory import centaur, fedpower, low_rank_sparse, private_fedrep, trace_regression

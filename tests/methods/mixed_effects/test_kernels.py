@@ -13,6 +13,7 @@ import tacitly
 from adversary import violations
 from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
+from tacitly.federation import forms
 from tacitly.federation import shard as shard_module
 from tacitly.federation.forms import OfStatistics
 from tacitly.federation.shard import Shard
@@ -264,7 +265,7 @@ def test_a_degenerate_prior_is_recognised() -> None:
 
 
 def fed(monkeypatch: pytest.MonkeyPatch, many: int, kept: int = 1 << 28) -> Shard:
-    monkeypatch.setattr(shard_module, "MANY", many)
+    monkeypatch.setattr(forms, "MANY", many)
     monkeypatch.setattr(shard_module, "_KEPT", kept)
     X, y, offsets = people(tuple(1 + np.arange(1500) % 5))
     return Shard(Cohort.from_offsets(np.nan_to_num(X), y, offsets), threads=2)
@@ -331,7 +332,7 @@ def test_a_fit_is_the_same_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     cohort = Cohort.from_offsets(np.nan_to_num(X), y, offsets)
     fits = []
     for many in (1, 10**9):
-        monkeypatch.setattr(shard_module, "MANY", many)
+        monkeypatch.setattr(forms, "MANY", many)
         fits.append(tacitly.MixedEffects(epsilon=4.0, noise_seed=1).fit(cohort))
     for name, array in fits[0].public_arrays().items():
         np.testing.assert_allclose(array, fits[1].public_arrays()[name], rtol=1e-6, atol=1e-8)

@@ -22,8 +22,9 @@ from tacitly.federation.wire import decode, encode
 from tacitly.methods.mixed_effects import loss_algorithm, propagation
 from tacitly.methods.mixed_effects.algorithm import Newton
 from tacitly.methods.mixed_effects.likelihoods import class_probabilities, mean_response, propagated
-from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads, by_evidence, mixed_posteriors, own_level
+from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads, by_evidence, mixed_posteriors
 from tacitly.methods.mixed_effects.loss_queries import (
+    SHARES,
     Evidences,
     Level,
     LossInformation,
@@ -32,7 +33,9 @@ from tacitly.methods.mixed_effects.loss_queries import (
     LossSizes,
     LossSpread,
     MeasuredLossScore,
+    OtherLaw,
 )
+from tacitly.methods.mixed_effects.other_law import own_chance, own_factor
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.shared.batch import BatchQuery
 from tacitly.privacy.guarantee import TooFewUsersWarning
@@ -53,7 +56,8 @@ PRIORS = {"two classes": TWO, "three classes": THREE, "counts": COUNTS}
 
 def queries(prior: Prior) -> dict[str, BatchQuery]:
     score = LossScore(UNITS, prior, METRIC, np.eye(P), 0.8)
-    return {
+    one_mean: dict[str, BatchQuery] = {"other law": OtherLaw(UNITS, prior)} if prior.mean.ndim == 1 else {}
+    return one_mean | {
         "level": Level(prior.loss, len(prior.mean) if prior.mean.ndim > 1 else 1),
         "information shares": LossInformationShares(UNITS, prior),
         "information": LossInformation(UNITS, prior, METRIC, 0.8),
@@ -65,7 +69,7 @@ def queries(prior: Prior) -> dict[str, BatchQuery]:
     }
 
 
-EVIDENCES = ["two classes, evidences", "three classes, evidences"]
+EVIDENCES = ["two classes, evidences", "three classes, evidences", "two classes, other law", "counts, other law"]
 QUERIES = {f"{kind}, {name}": query for kind, prior in PRIORS.items() for name, query in queries(prior).items()}
 
 
@@ -279,7 +283,7 @@ def test_left_out_probabilities_are_those_of_refitting_without_the_row(rows: int
 def test_the_chance_of_a_level_of_ones_own_is_that_of_its_rows_one_after_the_other() -> None:
     """Beta(q, 1 − q) after yes of m rows says (yes + q)/(m + 1) for the next; their product is the evidence."""
     prior, answers = Prior(np.array([-2.0, 1.0]), np.diag([1.5, 0.3]), 0.3, "logistic"), np.array([1.0, 0.0, 0.0, 1.0])
-    found = own_level(answers, np.array([0, 4, 4]), prior)
+    found = own_chance(answers, np.array([0, 4, 4]), prior)
     share = float(mean_response(np.array([-2.0]), np.array([2.25]), prior)[0])
     product = 1.0
     for number, answer in enumerate(answers):
@@ -289,6 +293,83 @@ def test_the_chance_of_a_level_of_ones_own_is_that_of_its_rows_one_after_the_oth
     assert expit(found.means[0, 0]) == pytest.approx((2.0 + share) / 5.0)
     assert found.left_out == pytest.approx([(1 + share) / 4, (2 - share) / 4, (2 - share) / 4, (1 + share) / 4])
     assert found.usable.tolist() == [True, False]
+
+
+def test_a_factor_of_ones_own_follows_a_gamma_law_and_leaves_each_row_out() -> None:
+    """Rates of mean 1 and variance τ² times those of the population; without noise all rows count alike."""
+    prior, counts = Prior(np.array([0.5, 0.2]), np.diag([0.6, 1e-9]), 1e-12, "poisson"), np.array([4.0, 0.0, 7.0])
+    design = np.column_stack([np.ones(3), [0.0, 1.0, -1.0]])
+    found = own_factor(design, counts, np.array([0, 3, 3]), prior)
+    variance = math.expm1(0.36)
+    expected = np.exp(design @ prior.mean + 0.18)
+    factor = (1.0 / variance + counts.sum()) / (1.0 / variance + expected.sum())
+    np.testing.assert_allclose(np.exp(design @ found.means[0]), expected * factor, rtol=1e-6)
+    rest = (1.0 / variance + counts.sum() - counts) / (1.0 / variance + expected.sum() - expected)
+    np.testing.assert_allclose(found.left_out, expected * rest, rtol=1e-6)
+    assert found.usable.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_the_released_share_is_that_of_users_who_follow_the_other_law(loss: str) -> None:
+    """Drawn from the two laws: none, half, and nearly all follow the other one."""
+    rng = np.random.default_rng(4)
+    n, m = 3000, 8
+    prior = Prior(np.array([-0.5, 0.6]), np.diag([0.8, 0.5]), 0.3, loss)
+    units = Coordinates(np.zeros(1), np.ones(1), 0.0, 1.0)
+    X, offsets = rng.normal(size=(n * m, 1)), np.arange(0, n * m + 1, m)
+    design = units.design(X)
+    weights = prior.mean + rng.normal(size=(n, 2)) @ prior.root.T
+    usual, found = np.einsum("rj,rj->r", design, np.repeat(weights, m, axis=0)), []
+    for share in (0.0, 0.5, 0.9):
+        other = np.repeat(rng.random(n) < share, m)
+        if loss == "logistic":
+            typical = float(mean_response(prior.mean[:1], prior.covariance[:1, 0], prior)[0])
+            chance = np.where(other, np.repeat(rng.beta(typical, 1.0 - typical, n), m), expit(usual))
+            y = (rng.random(n * m) < chance) * 1.0
+        else:
+            factors = np.repeat(rng.gamma(0.7, 1.0 / 0.7, n), m)  # slopes of all users are the population's
+            rates = np.where(other, factors * np.exp(design @ prior.mean + 0.4), np.exp(usual))
+            y = rng.poisson(rates * np.exp(rng.normal(size=n * m) * math.sqrt(0.3)))
+        query = OtherLaw(units, prior)
+        released = query.contributions(X, y * 1.0, offsets).mean(axis=0)
+        found.append(query.share(released, 1e-3))
+    assert found[0] < 0.3
+    assert found[0] < found[1] < found[2]
+    assert found[2] > 0.5
+
+
+def test_a_share_hidden_by_noise_is_a_fifth_and_one_of_none_is_refused() -> None:
+    assert OtherLaw.share(np.array([0.3, -0.3]), 100.0) == pytest.approx(0.2, abs=0.02)
+    assert OtherLaw.share(0.2 * (0.4 - SHARES), 1e-3) == pytest.approx(0.4, abs=0.05)
+    with pytest.raises(ValueError, match="share must be"):
+        LossPosteriorHeads(UNITS, TWO, 1.0)
+    with pytest.raises(ValueError, match="two classes and for counts"):
+        OtherLaw(UNITS, THREE)
+
+
+def test_counts_with_a_few_huge_rows_are_predicted_at_least_as_well_as_by_own_means() -> None:
+    """Slopes of one's own extrapolate, and chance is taken for a level."""
+    rng = np.random.default_rng(1)
+    n, m, columns = 800, 5, 3
+    level, x = rng.gamma(0.6, 1.0 / 0.6, size=(n, 1)), rng.normal(size=(n, m, columns))
+    y = rng.poisson(level * 3.0 * rng.gamma(0.35, 1.0 / 0.35, size=(n, m))) * 1.0
+    prior = Prior(np.append(-0.1, np.zeros(columns)), np.diag(np.append(1.2, np.full(columns, 0.4))), 1.5, "poisson")
+    units = Coordinates(np.zeros(columns), np.ones(columns), 0.0, 1.0)
+    train, rest = units.design(x[:, 1:].reshape(-1, columns)), units.design(x[:, 0])
+    given = train, y[:, 1:].ravel(), np.arange(0, n * (m - 1) + 1, m - 1), prior
+    alone = (y[:, 1:].sum(axis=1) + y.mean()) / m
+
+    def deviance(expected: Array) -> float:
+        return float(2.0 * np.mean(xlogy(y[:, 0], y[:, 0] / expected) - y[:, 0] + expected))
+
+    def ours(share: float) -> float:
+        weights, covariances = mixed_posteriors(*given, share)
+        spread = np.einsum("ni,nij,nj->n", rest, covariances, rest)
+        return deviance(mean_response(np.einsum("ni,ni->n", rest, weights), spread, prior))
+
+    assert ours(0.0) > 1.02 * deviance(alone)
+    assert ours(0.2) < ours(0.0)
+    assert ours(0.5) < deviance(alone)
 
 
 def test_people_who_answer_alike_whatever_the_features_are_predicted_nearly_as_well_as_by_their_shares() -> None:
@@ -301,7 +382,7 @@ def test_people_who_answer_alike_whatever_the_features_are_predicted_nearly_as_w
     prior = Prior(np.append(-3.4, np.zeros(5)), np.diag(np.append(1.8, np.full(5, 0.5))), 0.3, "logistic")
     test = np.tile(np.arange(m) == 0, n)
     weights, covariances = mixed_posteriors(
-        design[~test], y.ravel()[~test], np.arange(0, n * (m - 1) + 1, m - 1), prior
+        design[~test], y.ravel()[~test], np.arange(0, n * (m - 1) + 1, m - 1), prior, 0.5
     )
     rows = design[test]
     spread = np.einsum("ni,nij,nj->n", rows, covariances, rows)

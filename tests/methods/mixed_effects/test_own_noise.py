@@ -65,16 +65,5 @@ def test_intervals_cover_quiet_and_noisy_users_alike() -> None:
     assert inside[~noisy].mean() < 0.985
 
 
-@pytest.mark.filterwarnings("ignore:not certified")
-def test_personal_models_that_were_stored_without_a_noise_of_their_own_are_read() -> None:
-    x, y, users, _ = people(300)
-    model = tacitly.MixedEffects(epsilon=float("inf")).fit(x, y, users)
-    rules, heads = model._rules(), model.heads_
-    before, positions = heads[:, :-1], np.array([0, -1, 5])
-    found = rules.heads_at(before, positions)
-    np.testing.assert_array_equal(found[:, :-1], rules.heads_at(heads, positions)[:, :-1])
-    np.testing.assert_array_equal(found[:, -1], np.ones(3))
-
-
 def test_a_user_without_rows_has_the_noise_of_the_population() -> None:
     assert factors(np.zeros(1), np.zeros(1))[0] == 1.0

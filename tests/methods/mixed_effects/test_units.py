@@ -159,12 +159,11 @@ def test_typical_scales_are_right_within_a_factor_of_two_with_two_thousand_users
         assert all(0.5 < scale / cell.std() < 2.0 for cell, scale in zip(cells, scales, strict=True))
 
 
-def test_units_of_a_folder_without_a_knee_are_read_and_others_refused() -> None:
-    arrays = {"center": np.zeros(1), "gain": np.ones(1), "target": np.array([3.0, 2.0])}
-    assert Coordinates.stored(arrays).knee == 5.0
-    wider = Coordinates(np.zeros(1), np.ones(1), 3.0, 2.0, 20.0)
-    assert Coordinates.stored({**arrays, "target": wider.target_array()}).knee == 20.0
-    with pytest.raises(ValueError, match="two or three"):
+def test_units_of_a_folder_are_read_as_they_were_stored_and_others_refused() -> None:
+    units = Coordinates(np.zeros(1), np.ones(1), 3.0, 2.0, 20.0)
+    arrays = {"center": units.center, "gain": units.gain, "target": units.target_array()}
+    assert (Coordinates.stored(arrays).level, Coordinates.stored(arrays).knee) == (3.0, 20.0)
+    with pytest.raises(ValueError, match="level, spread and knee"):
         Coordinates.stored({**arrays, "target": np.ones(4)})
 
 

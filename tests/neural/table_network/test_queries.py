@@ -249,7 +249,7 @@ def test_what_cannot_travel_is_refused_before_anything_is_asked_or_spent(tmp_pat
             neural.TableNetwork(1.0, engine=place, ledger=ledger, **wrong).fit()
     assert not place.transport.asked
     assert not ledger.releases()
-    with pytest.raises(ValueError, match="use a GPU by themselves"):
+    with pytest.raises(ValueError, match="use a GPU without an engine"):
         neural.TableNetwork(1.0, engine="cuda").fit(np.zeros((4, 3)), np.zeros(4), np.arange(4))
 
 

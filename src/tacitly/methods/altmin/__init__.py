@@ -19,7 +19,7 @@ METHOD = Method(
     options=(RANK, replace(ROUNDS, default=2, help="Noisy solutions for the basis.")),
     wire=("queries:NormalEquations",),
     coordinates=_normal_equations,
-    data="the same as for `PrivateFedRep`, to compare with",
+    data="the same as for `PrivateFedRep`, as a baseline",
     result="a shared basis by alternating minimisation",
     page="private-fedrep.md",
     simulated=lambda shape: "it is there to compare with, and has no intercepts",

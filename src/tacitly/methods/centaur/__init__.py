@@ -24,8 +24,8 @@ METHOD = Method(
     wire=("queries:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
     limits={"node": "`sampling_rate=1` only: nodes see who answers"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
-    data="users who take part by a secret coin",
-    result="a shared basis with sampling of users",
+    data="users who are sampled in secret, round by round",
+    result="a shared basis, one head per user",
     page="centaur.md#linear-models",
     simulated=with_target(rank="auto", fit_intercept=True),
     trials=(

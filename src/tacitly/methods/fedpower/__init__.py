@@ -30,7 +30,7 @@ METHOD = Method(
         "node": "unit user; not in turns, not sampled",
     },
     small=lambda d, rank, words: {"n_components": rank},
-    data="rows without a target, at hospitals, devices or users",
+    data="rows without a target",
     result="SVD and PCA, private by row or by user",
     page="fedpower.md",
     simulated=lambda shape: (

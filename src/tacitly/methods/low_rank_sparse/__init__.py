@@ -55,7 +55,7 @@ METHOD = Method(
     limits={"cuda": "yes; `route='equations'` and `mode='paper'` on the host"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1, "sparsity": 1},
     plain_compiles=lambda words: True,
-    data="users who share a model but for a few coordinates",
+    data="users who share a model except for a few coefficients",
     result="a shared basis plus sparse personal weights",
     page="low_rank_sparse.md",
     simulated=with_target(rank=1, shared_weight=True, fit_intercept=True),

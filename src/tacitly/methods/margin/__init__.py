@@ -19,8 +19,8 @@ METHOD = Method(
     coordinates=lambda d, parameters: max(_LISTED, int(parameters.get("candidates", 0))),
     small=lambda d, rank, words: {"rank": rank, "dimension": 2 * rank, "candidates": 4, "choices": 1, "radius": 0.5},
     plain_compiles=lambda words: True,
-    data="two classes, and a promise with δ = 0",
-    result="a basis chosen under pure ε",
+    data="two classes, and a guarantee with δ = 0",
+    result="a shared basis chosen under pure ε, one head per user",
     page="classification.md",
     simulated=lambda shape: "it is for two classes and a promise with δ = 0",
     trials=(

@@ -155,7 +155,7 @@ class MarginClassifier(SharedBasisModel):
         if self.loss not in ("hinge", "logistic"):
             raise ValueError(f"loss must be 'hinge' or 'logistic'. Found {self.loss!r}.")
         if self._loss().columns > 1:
-            raise ValueError(f"margins have two classes; for more: PrivateFedRep. Found {list(self.classes_)!r}.")
+            raise ValueError(f"MarginClassifier has two classes. Found {list(self.classes_)!r}: use PrivateFedRep.")
         if self.margin < 0 or self.margin >= 1:
             raise ValueError(f"margin must lie in [0, 1): rows are scaled to length one. Found {self.margin!r}.")
 

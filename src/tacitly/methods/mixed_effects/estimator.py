@@ -26,6 +26,7 @@ from tacitly.heads.losses import Loss
 from tacitly.methods.base import Procedure, Statement
 from tacitly.methods.mixed_effects import algorithm, loss_algorithm
 from tacitly.methods.mixed_effects.evidence import ALONE, TRUSTED
+from tacitly.methods.mixed_effects.few_users import FewUsers, rounded
 from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
@@ -68,7 +69,7 @@ class Posterior:
     def weights(self) -> Array:
         """Intercept and coefficients in the units of the data; one row per class where there are several."""
         mean = self._model.prior_.mean
-        return self._model._raw(self._head[: mean.size].reshape(mean.shape))
+        return self._model.units_.raw(self._head[: mean.size].reshape(mean.shape))
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -95,6 +96,7 @@ class _LearnedPrior:
     heads_: Array
     n_users_in_: int
     _inflation: float
+    _other_law: float
     _weak: bool
 
 
@@ -168,6 +170,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     run: str = "mixed-effects"
 
     _learned: ClassVar[str] = "prior_"
+    _takes_missing: ClassVar[bool] = True
     fit_intercept: ClassVar[bool] = True
 
     @np.errstate(all="ignore")  # no warning depends on a private number
@@ -200,25 +203,6 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             return np.asarray(np.log(chances[:, 1]) - np.log(chances[:, 0]))
         return self._each(self._scores if self.loss != "squared" else self._predicted, X, users)[0]
 
-    @property
-    def classes_(self) -> npt.NDArray[Any]:
-        """The declared labels, in the order of the columns of :meth:`predict_proba`."""
-        labels = self._loss().classes
-        if labels is None:
-            raise AttributeError(f"a model with loss={self.loss!r} has no classes.")
-        return np.asarray(labels)
-
-    @np.errstate(all="ignore")  # no warning depends on a private number
-    def personalize(self, X: Any, y: npt.ArrayLike) -> Posterior:
-        """Return the personal model of a user who was not in the training data; costs no privacy."""
-        self._check_fitted()
-        rows, targets = self._rows(X), self._encoded(y)
-        if targets.shape != (len(rows),):
-            raise DataError(f"y must have one value per row of X ({len(rows)}). Found shape {targets.shape}.")
-        if not np.isfinite(targets).all():
-            raise DataError("y must be finite numbers. Found missing or infinite values.")
-        return self._personal_model(rows, targets)
-
     def summary(self) -> Summary:
         """Return the population's coefficients, their standard errors and how much users differ: public."""
         self._check_fitted()
@@ -232,7 +216,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         privacy = f"ε = {shown(certificate.epsilon)}" if math.isfinite(certificate.epsilon) else "no privacy"
         title = f"mixed effects of {certificate.n_users} users; {privacy} at δ = {self.delta:g} ({self.adjacency})"
         shown_names = [str(name) for name in names[used]]
-        raw, errors = self._raw(self.prior_.mean), self._raw_errors()
+        raw, errors = self.units_.raw(self.prior_.mean), self._raw_errors()
         if raw.ndim > 1:
             shown_names = [f"{label}: {name}" for label in self.classes_ for name in shown_names]
         spreads = np.sqrt(np.maximum(np.diag(self.covariance_), 0.0))
@@ -247,23 +231,23 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             residual=math.nan if self.loss == "logistic" else math.sqrt(self.noise_variance_),
             target=self.target_name_ or "y",
             left_out=_left_out(names, used, texts),
-            warning=self._caution(int(used.sum())) if self.helps_ else self._too_few(),
+            warning=self._few_users.caution(int(used.sum())) if self.helps_ else self._few_users.fallback(),
             counts=self.loss == "poisson",
         )
 
     def users_needed(self, features: int) -> int:
         """Return about how many users make the privacy noise small for this many features; public numbers only."""
-        return _rounded(algorithm.users_needed(features + 1, self._budget()))
+        return rounded(algorithm.users_needed(features + 1, self._budget()))
 
     @property
     def coef_(self) -> Array:
         """Population coefficients in the units of the data."""
-        return self._raw(self.prior_.mean)[..., 1:]
+        return self.units_.raw(self.prior_.mean)[..., 1:]
 
     @property
     def intercept_(self) -> Any:
         """Population level of a row with all features zero."""
-        return _one_or_all(self._raw(self.prior_.mean)[..., 0])
+        return _one_or_all(self.units_.raw(self.prior_.mean)[..., 0])
 
     @property
     def coef_std_(self) -> Array:
@@ -278,7 +262,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     @property
     def covariance_(self) -> Array:
         """Covariance of intercept and coefficients across users, in the units of the data."""
-        return self._raw_covariance(self.prior_.covariance)
+        return self.units_.raw_covariance(self.prior_.covariance)
 
     @property
     def noise_variance_(self) -> float:
@@ -303,23 +287,13 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return units, prior and calibration."""
         self._check_fitted()
-        return {
-            "center": self.units_.center,
-            "gain": self.units_.gain,
-            "target": self.units_.target_array(),
-            "mean": self.prior_.mean,
-            "root": self.prior_.root,
-            "noise": np.array([self.prior_.noise]),
-            "mean_covariance": self.mean_covariance_,
-            "calibration": np.array([self._inflation, float(self._weak)]),
-        }
+        return self._rules().arrays()
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set units, prior and calibration; no user has a posterior yet."""
-        self.units_ = Coordinates.stored(arrays)
-        self.prior_ = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]), self.loss)
-        self.mean_covariance_ = arrays["mean_covariance"]
-        self._inflation, self._weak = float(arrays["calibration"][0]), bool(arrays["calibration"][1])
+        rules = Rules.stored(arrays, self.loss)
+        self.units_, self.prior_, self.mean_covariance_ = rules.units, rules.prior, rules.error
+        self._inflation, self._weak, self._other_law = rules.inflation, rules.weak, rules.other_law
         self.heads_ = np.zeros((0, *self._home_work().shape))
         self.users_ = np.zeros(0, dtype=np.int64)
 
@@ -386,16 +360,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
                 learned = loss_algorithm.learn(federation, plan, settings)
             else:
                 learned = algorithm.learn(federation, plan, settings)
-            return {
-                "center": learned.units.center,
-                "gain": learned.units.gain,
-                "target": learned.units.target_array(),
-                "mean": learned.prior.mean,
-                "root": learned.prior.root,
-                "noise": np.array([learned.prior.noise]),
-                "mean_covariance": learned.mean_covariance,
-                "calibration": np.array([learned.inflation, float(learned.weak)]),
-            }
+            calibration = learned.inflation, learned.weak, learned.other_law
+            return Rules(learned.units, learned.prior, learned.mean_covariance, *calibration).arrays()
 
         return Procedure(settings.events(plan), learn)
 
@@ -418,11 +384,11 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def _work_at_home(self, federation: Any, population: Population) -> None:
         super()._work_at_home(federation, population)
         if not self.helps_:
-            warnings.warn(self._too_few(), TooFewUsersWarning, stacklevel=3)
+            warnings.warn(self._few_users.fallback(), TooFewUsersWarning, stacklevel=3)
 
     def _home_work(self) -> HeadWork:
         if self.loss != "squared":
-            return LossPosteriorHeads(self.units_, self._prior_at_home())
+            return LossPosteriorHeads(self.units_, self._prior_at_home(), self._other_law)
         if self.units_.spread > 0:
             return PosteriorHeads(self.units_, self._prior_at_home(), np.array(TRUSTED if self.helps_ else ALONE))
         # Nothing was found out about the target: everybody's own mean.
@@ -435,7 +401,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return self._rules().prior_at_home()
 
     def _rules(self) -> Rules:
-        return Rules(self.units_, self.prior_, self.mean_covariance_, self._inflation, self._weak)
+        return Rules(self.units_, self.prior_, self.mean_covariance_, self._inflation, self._weak, self._other_law)
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_ = heads
@@ -472,7 +438,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         """Return predictions, and standard deviations of new observations where they are asked for."""
         if self.loss == "logistic":
             if return_std:
-                raise ValueError("return_std is for numbers and counts; the probability of a class is predict_proba's.")
+                raise ValueError("return_std is for numbers and counts. Use predict_proba for classes.")
             return self.classes_[self._probabilities(rows, heads).argmax(axis=1)]
         mean, std = self._predicted(rows, heads)
         return (mean, std) if return_std else mean
@@ -496,67 +462,14 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def _personal_model(self, rows: npt.NDArray[Any], targets: Array) -> Posterior:
         return Posterior(self, self._home_work().own(rows, targets))
 
-    def _back(self) -> Array:
-        """Return the matrix from weights in public coordinates to coefficients in the units of the data."""
-        used = self.units_.used
-        back = np.zeros((len(self.units_.center) + 1, len(used) + 1))
-        back[0, 0] = 1.0
-        back[used + 1, np.arange(len(used)) + 1] = self.units_.gain[used]
-        back[0, 1:] = -self.units_.gain[used] * self.units_.center[used]
-        return np.asarray(back * (self.units_.spread or 1.0))
-
-    def _raw(self, weights: Array) -> Array:
-        raw = weights @ self._back().T
-        raw[..., 0] += self.units_.level
-        return np.asarray(raw)
-
     def _raw_errors(self) -> Array:
         """Return standard errors of intercept and coefficients in the units of the data."""
-        covariance = self._raw_covariance(self.mean_covariance_)
+        covariance = self.units_.raw_covariance(self.mean_covariance_)
         return np.asarray(np.sqrt(np.maximum(np.einsum("...ii->...i", covariance), 0.0)))
 
-    def _raw_covariance(self, covariance: Array) -> Array:
-        back = self._back()
-        return np.asarray(back @ covariance @ back.T)
-
-    def _too_few(self) -> str:
-        if not math.isfinite(self.epsilon):
-            return "what users share predicts no better than their own means: every user falls back on their own rows."
-        features, found = self._features_in_words(), self.n_users_in_
-        needed = algorithm.users_needed(len(self.feature_names_in_) + 1, self._budget())
-        if found >= needed:
-            return (
-                f"the {features} say no more than users' own rows do, or the privacy noise hides it: every "
-                "user falls back on their own rows. Other columns, fewer of them, or a larger epsilon may help."
-            )
-        return (
-            f"the privacy noise hides what {features} say: every user falls back on their own rows. About "
-            f"{_rounded(needed):,} users would do at epsilon = {self.epsilon:g}. Found {found:,}. Fewer columns, "
-            f"declared ranges{self._undeclared_text()} or a larger epsilon help too."
-        )
-
-    def _undeclared_text(self) -> str:
-        """Return the advice to declare levels, where text makes most of the features."""
-        columns = () if self._schema is None else self._schema.columns
-        names = [column.name for column in columns if column.kind == "hashed"]
-        return f", declared levels (of {', '.join(names)})" if names else ""
-
-    def _features_in_words(self) -> str:
-        features, schema = len(self.feature_names_in_), self._schema
-        if schema is None or len(schema.columns) == features:
-            return f"{features} features"
-        return f"{len(schema.columns)} columns ({features} features: each level, or group of levels, of text is one)"
-
-    def _caution(self, size: int) -> str:
-        """Return what to keep in mind where ``size`` weights are many for the number of users; empty where not."""
-        needed, found = algorithm.users_needed(size, self._budget()), self.n_users_in_
-        if found >= needed:
-            return ""
-        return (
-            f"few users for {size - 1} coefficients: about {_rounded(needed):,} make the privacy noise small at "
-            f"epsilon = {self.epsilon:g}. Found {found:,}. Estimates may be drawn towards zero, by more than their "
-            "intervals say."
-        )
+    @property
+    def _few_users(self) -> FewUsers:
+        return FewUsers(self._budget(), self.n_users_in_, len(self.feature_names_in_), self._schema)
 
 
 def _left_out(names: npt.NDArray[Any], used: npt.NDArray[np.bool_], texts: npt.NDArray[np.int64]) -> tuple[str, ...]:
@@ -567,16 +480,6 @@ def _left_out(names: npt.NDArray[Any], used: npt.NDArray[np.bool_], texts: npt.N
         if not (own if not text else used[texts == text].any()) and whole not in found:
             found.append(whole)
     return tuple(found)
-
-
-def _rounded(users: int) -> int:
-    """Return a rule of thumb as one: two digits, rounded up.
-
-    >>> _rounded(33_824), _rounded(504)
-    (34000, 510)
-    """
-    unit = int(10 ** max(len(str(users)) - 2, 0))
-    return math.ceil(users / unit) * unit
 
 
 def _one_or_all(values: Array) -> Any:

@@ -1,4 +1,4 @@
-"""Never worse than alone: a user's own rows decide how far the user trusts the population. At home, free.
+"""How far a user trusts the population: decided at home, at no privacy cost, by the user's own rows.
 
 Candidates for a user's weights are posteriors with the noise variance multiplied by :data:`SCALES` (from nearly the
 user's own fit to nearly the population) and the user's own mean. Each predicts every row of the user from the others;

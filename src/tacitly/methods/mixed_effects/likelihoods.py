@@ -42,6 +42,7 @@ class LossPosteriors(Posteriors):
     noise_information: Array  # how sensitive the excess is to it
     evidence: Array  # log p(targets) up to a constant that does not depend on the prior; the sum over classes
     left_out: Array  # the same for each row, given the user's other rows
+    apart: Array  # mean and variance of each row's score, given the user's other rows; of the first class
 
 
 def loss_posteriors(X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior) -> LossPosteriors:
@@ -102,7 +103,7 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
     count, size = len(offsets) - 1, len(prior.mean)
     means, extra = np.zeros((count, size)), np.zeros((count, 4))
     covariances, expected = np.zeros((count, size, size)), np.zeros((count, size, size))
-    left_out = np.zeros(len(targets))
+    left_out, apart = np.zeros(len(targets)), np.zeros((len(targets), 2))
     propagation.propagate(
         read_only(np.ascontiguousarray(design)),
         read_only(np.ascontiguousarray(targets)),
@@ -116,6 +117,7 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
         expected,
         extra,
         left_out,
+        apart,
     )
     information = np.eye(size) - covariances
     return LossPosteriors(
@@ -130,6 +132,7 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
         noise_information=extra[:, 1],
         evidence=extra[:, 3],
         left_out=left_out,
+        apart=apart,
     )
 
 

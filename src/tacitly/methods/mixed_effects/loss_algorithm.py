@@ -9,6 +9,7 @@ The server's half; :mod:`~tacitly.methods.mixed_effects.algorithm` is the same f
    for counts, the noise of log rates.
 4. The whole covariance at once, from the noisy mean of u uᵀ − J.
 5. Three rounds of Newton's method under that S, with corrections of the variances.
+6. Of two classes, and counts: how many users follow another law (:mod:`~tacitly.methods.mixed_effects.other_law`).
 
 Variances of counts are corrected by what users' posteriors say about them (:class:`LossSizes`). Classes say little:
 where most people always answer alike, variances have to grow from 2 to 50, and each correction sees a small part of
@@ -53,6 +54,7 @@ from tacitly.methods.mixed_effects.loss_queries import (
     LossSizes,
     LossSpread,
     MeasuredLossScore,
+    OtherLaw,
 )
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.shared.noisy_mean import noisy_mean
@@ -68,7 +70,7 @@ UNITLESS = (-2.0, 2.0)
 
 # Parts of the budget that is left after the units; they are scaled to 1.
 _LEVEL, _SHARES, _INFORMATION, _SCORE = 0.02, 0.03, (0.05, 0.07), (0.09, 0.22)
-_SPREAD, _SIZES, _NORMS = 0.26, 0.20, 0.05
+_SPREAD, _SIZES, _NORMS, _OTHER = 0.26, 0.20, 0.05, 0.05
 _SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the typical norm
 # Where one class is rare most users have only the other, and what they send is small: a clip of their size would cut
 # away the few who have it, so that the population's log odds fell from round to round, and variances grew to make up
@@ -97,7 +99,8 @@ class LossSettings(Settings):
 
     def rest(self, share: float) -> list[Phase]:
         """Divide what the units leave."""
-        total = _LEVEL + _SHARES + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _SIZES + _NORMS
+        other = _OTHER if self.classes == 1 else 0.0
+        total = _LEVEL + _SHARES + sum(_INFORMATION) + sum(_SCORE) + _SPREAD + _SIZES + _NORMS + other
         part = share / total * (1.0 - 1e-12)
         phases = [
             Phase(name="level", share=_LEVEL * part),
@@ -111,6 +114,8 @@ class LossSettings(Settings):
         for stage in (0, 1):
             phases.append(Phase(name=f"information {stage + 1}", share=_INFORMATION[stage] * part))
             phases.append(Phase(name=f"score {stage + 1}", share=_SCORE[stage] * part, releases=ROUNDS[stage]))
+        if other:
+            phases.append(Phase(name="other law", share=other * part))
         return phases
 
     def plan(self, budget: Budget) -> Plan:
@@ -127,7 +132,7 @@ def learn(federation: Federation, plan: Plan, settings: LossSettings) -> Learned
     state.newton_rounds(0)
     state.grow()
     state.newton_rounds(1)
-    return Learned(coordinates, state.harmless(), state.covariance(), 1.0, state.weak)
+    return Learned(coordinates, state.harmless(), state.covariance(), 1.0, state.weak, state.other_law())
 
 
 @dataclass
@@ -225,6 +230,14 @@ class _Learner:
         usual = Level(self.loss, self.classes).levels(np.zeros(2 * self.classes), 1.0)[0]
         mean = np.hstack([usual[:, None], np.zeros((self.classes, self.units.size - 1))])
         return Prior(mean.reshape(self.prior.mean.shape), np.diag(own), _NOISE, self.loss)
+
+    def other_law(self) -> float:
+        """Return the share of users who follow the other law, beside the prior that users will have at home."""
+        if self.classes > 1:
+            return 0.0
+        query = OtherLaw(self.units, self.prior.doubted(self.covariance()))
+        share = query.share(*self._mean(query, "other law", "other law", query.bound))
+        return share if not self.weak else 0.0
 
     def covariance(self) -> Array:
         """Return the covariance of the estimate of the mean; one matrix per class where there are several."""

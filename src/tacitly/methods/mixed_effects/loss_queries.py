@@ -21,7 +21,9 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape, check_size
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, loss_posteriors, propagated
+from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, class_by_class, loss_posteriors, propagated
+from tacitly.methods.mixed_effects.loss_heads import by_evidence
+from tacitly.methods.mixed_effects.other_law import compared
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.queries import GROUPS, Measured, directions, share_roots
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
@@ -31,7 +33,14 @@ MOST_ALTERNATIVES, MOST_SCALE = 16, 1e6
 REACHES = {"logistic": 8.0, "poisson": 16.0}
 """Log odds, and log rates, that fit on the circle of :class:`Level`."""
 
+SHARES = np.array([0.2, 0.5])
+"""Shares of users at which it is asked how likely each follows the other law."""
+
 _SHARE, _LEAST = 0.3, 0.1
+_LARGEST_GAIN = 300.0
+_PARTS, _CLEAR = (np.arange(90) + 0.5) / 100.0, np.geomspace(0.01, 1.0, 25)
+_EXPECTED = np.log1p(-_PARTS) - 0.5 * np.log(_PARTS)
+_BENT, _LEAST_BENT = 0.12, 0.01  # by which released numbers are off the line: of themselves, and of its slope
 
 
 @dataclass(frozen=True)
@@ -290,6 +299,52 @@ class Evidences(_LossQuery):
             usable = (usual.rows > 0) & (found.rows > 0)
             out[:, number] = np.where(usable, (found.evidence - usual.evidence) / classes, 0.0)
         return np.asarray(np.where(np.isfinite(out), out, 0.0))
+
+
+@dataclass(frozen=True)
+class OtherLaw(_LossQuery):
+    """How likely a user follows the other law, if shares :data:`SHARES` of all users do: by how much beyond the share.
+
+    A probability lies between 0 and 1, so that a contribution has norm at most √Σ max(p, 1 − p)². For two classes, and
+    counts: see :mod:`~tacitly.methods.mixed_effects.other_law`.
+    """
+
+    bound: ClassVar[float] = float(np.linalg.norm(np.maximum(SHARES, 1.0 - SHARES)))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prior.mean.ndim > 1:
+            raise ValueError("the other law is for two classes and for counts. Found a mean per class.")
+
+    @property
+    def coordinates(self) -> int:
+        """One number per share."""
+        return len(SHARES)
+
+    def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
+        """Return how much likelier each user follows the other law than the share says."""
+        design = self.units.design(X)
+        ((targets, _),) = class_by_class(np.asarray(y, dtype=np.float64), self.prior)
+        found = compared(by_evidence(design, targets, offsets, self.prior), design, targets, offsets, self.prior)
+        gains = np.clip(np.nan_to_num(found.gains), -_LARGEST_GAIN, _LARGEST_GAIN)[:, None]
+        likely = 1.0 / (1.0 + np.exp(-gains) * (1.0 - SHARES) / SHARES)
+        return np.asarray((likely - SHARES) * (found.usual.usable & found.other.usable)[:, None])
+
+    @staticmethod
+    def share(released: Array, noise: float) -> float:
+        """Return the share of users that follow the other law, as far as noise lets it be told.
+
+        What is released at p is about a·(π − p), π the share and a how clearly users' rows tell the laws apart. Bayes'
+        rule on a grid, with log a uniform and π ~ Beta(½, 2): a fifth, if nothing can be told.
+
+        >>> round(OtherLaw.share(0.4 * (0.0 - SHARES), 0.01), 2), round(OtherLaw.share(np.zeros(2), 10.0), 2)
+        (0.03, 0.21)
+        """
+        expected = _CLEAR[:, None, None] * (_PARTS[:, None] - SHARES)
+        doubt = np.sqrt(noise**2 + np.square(_BENT * expected) + np.square(_LEAST_BENT * _CLEAR)[:, None, None])
+        chances = (-0.5 * np.square((released - expected) / doubt) - np.log(doubt)).sum(axis=2) + _EXPECTED
+        weights = np.exp(chances - chances.max())
+        return float((weights * _PARTS).sum() / weights.sum())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How noisy a user's own rows are: a factor by which the user multiplies variances of predictions. At home, free.
+"""How noisy a user's own rows are: a factor for the variances of predictions, computed at home at no privacy cost.
 
 People differ in how well they are predicted, and tables say so most clearly where some have many rows. So user i's
 covariance is τᵢ(ZSZᵀ + s²I), with 1/τᵢ from a gamma law of mean 1 and :data:`FREEDOM` degrees of freedom: rows are
@@ -27,6 +27,7 @@ intervals from five rows, and less from more; where they differ much, as with su
 def factors(misfits: Array, rows: Array) -> Array:
     """Return the factors of users with these Q and numbers of rows; 1 without rows.
 
+    >>> import numpy as np
     >>> factors(np.array([0.0, 5.0, 50.0]), np.array([0.0, 5.0, 5.0]))
     array([1., 1., 6.])
     """
@@ -38,6 +39,7 @@ def reaches(misfits: Array, rows: Array, reached: Array) -> Array:
 
     t² > q²·(ν + Q − t²)/(ν + m − 1), solved for t²: one row per user, one column per q.
 
+    >>> import numpy as np
     >>> reaches(np.array([5.0]), np.array([5.0]), np.array([2.0]))  # 3 > 4·(4 + 5 − 3)/8
     array([[3.]])
     """

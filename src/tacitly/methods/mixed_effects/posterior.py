@@ -55,10 +55,10 @@ class Coordinates:
 
     @classmethod
     def stored(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
-        """Return the units that a model folder has stored; one without a knee was written before it could vary."""
+        """Return the units that a model folder has stored: centers, gains and :meth:`target_array`."""
         target = [float(value) for value in arrays["target"]]
-        if len(target) not in (2, 3):
-            raise ValueError(f"units of the target are two or three numbers. Found {len(target)}.")
+        if len(target) != 3:
+            raise ValueError(f"units of the target must be level, spread and knee. Found {len(target)} numbers.")
         return cls(arrays["center"], arrays["gain"], *target)
 
     def target_array(self) -> Array:
@@ -74,6 +74,25 @@ class Coordinates:
     def size(self) -> int:
         """Number of weights, p: the intercept and the features that are used."""
         return 1 + int(np.count_nonzero(self.gain))
+
+    def raw(self, weights: Array) -> Array:
+        """Return weights as intercept and coefficients in the units of the data; zeros for features left out."""
+        raw = weights @ self._to_raw().T
+        raw[..., 0] += self.level
+        return np.asarray(raw)
+
+    def raw_covariance(self, covariance: Array) -> Array:
+        """Return a covariance of weights as that of intercept and coefficients in the units of the data."""
+        turn = self._to_raw()
+        return np.asarray(turn @ covariance @ turn.T)
+
+    def _to_raw(self) -> Array:
+        used = self.used
+        turn = np.zeros((len(self.center) + 1, len(used) + 1))
+        turn[0, 0] = 1.0
+        turn[used + 1, np.arange(len(used)) + 1] = self.gain[used]
+        turn[0, 1:] = -self.gain[used] * self.center[used]
+        return np.asarray(turn * (self.spread or 1.0))
 
     def design(self, X: Rows) -> Array:
         """Return rows as (1, standardised features)."""

@@ -5,9 +5,9 @@ It needs NumPy only (:mod:`tacitly.predictor`). Heads are as in :mod:`tacitly.me
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,8 @@ class Rules:
     """What is public about a fitted model, as far as predictions depend on it.
 
     ``error`` is the covariance of the population's mean, ``inflation`` the calibration of standard deviations, ``weak``
-    whether the prior is no better than users' own means.
+    whether the prior is no better than users' own means; ``other_law`` the share of users, of classes and counts, who
+    follow the other law.
     """
 
     units: Coordinates
@@ -35,6 +36,27 @@ class Rules:
     error: Array
     inflation: float
     weak: bool
+    other_law: float = 0.0
+
+    @classmethod
+    def stored(cls, arrays: Mapping[str, npt.NDArray[Any]], loss: str) -> Rules:
+        """Return the rules of a model whose public :meth:`arrays` these are."""
+        prior = Prior(arrays["mean"], arrays["root"], float(arrays["noise"][0]), loss)
+        inflation, weak, other_law = arrays["calibration"].tolist()
+        return cls(Coordinates.stored(arrays), prior, arrays["mean_covariance"], inflation, bool(weak), other_law)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return everything as the arrays of a model folder."""
+        return {
+            "center": self.units.center,
+            "gain": self.units.gain,
+            "target": self.units.target_array(),
+            "mean": self.prior.mean,
+            "root": self.prior.root,
+            "noise": np.array([self.prior.noise]),
+            "mean_covariance": self.error,
+            "calibration": np.array([self.inflation, float(self.weak), self.other_law]),
+        }
 
     @property
     def helps(self) -> bool:
@@ -65,8 +87,6 @@ class Rules:
             prior = self.prior_at_home()
             population = np.append(prior.mean.ravel(), prior.covariance[np.triu_indices(self.units.size)])
             population = np.append(population, np.ones(int(self.prior.loss == "squared")))
-        if own.shape[1] == len(population) - 1:  # stored before users had a noise of their own
-            own = np.hstack([own, np.ones((len(own), 1))])
         known = positions >= 0
         heads = np.broadcast_to(population, (len(positions), len(population))).copy()
         heads[known] = own[positions[known]]

@@ -48,7 +48,7 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reas
 
 
 @_kernel
-def propagate(design, targets, offsets, mean, root, noise, code, means, covariances, expected, extra, left_out):
+def propagate(design, targets, offsets, mean, root, noise, code, means, covariances, expected, extra, left_out, apart):
     """Write each user's posterior mean u and covariance R, what R is expected to be, and four numbers, ``extra``.
 
     The expectation is (I + Σ κ a aᵀ)⁻¹ with the curvature κ of each row's factor at the population's mean: it does not
@@ -56,7 +56,8 @@ def propagate(design, targets, offsets, mean, root, noise, code, means, covarian
     if the noise variance s² is right and the second says how sensitive it is to s² (α and β as in :func:`_tilted`); the
     number of rows, 0 for a user whose numbers cannot be used; and the evidence, log p(targets) up to a constant that
     does not depend on the prior. ``left_out`` has log p(target | the user's other rows) for each row, up to the same
-    constant: what its exact factor says under the law of f without it. A user without rows has the prior.
+    constant: what its exact factor says under the law of f without it; ``apart`` has mean and variance of the row's
+    score zᵀw under that law. A user without rows has the prior.
     """
     size = mean.size
     for i in range(offsets.size - 1):
@@ -80,7 +81,7 @@ def propagate(design, targets, offsets, mean, root, noise, code, means, covarian
         extra[i, 2] = m
         _expect(rows, level, noise, code, expected[i])
         own = slice(first, first + m)
-        _user(rows, level, targets[own], noise, code, u, R, extra[i], left_out[own])
+        _user(rows, level, targets[own], noise, code, u, R, extra[i], left_out[own], apart[own])
         for a in range(size):
             if not (math.isfinite(u[a]) and math.isfinite(R[a, a])):
                 extra[i, 0] = extra[i, 1] = extra[i, 2] = extra[i, 3] = 0.0
@@ -135,12 +136,12 @@ def _downdate(R, along, weight):
 
 
 @_kernel
-def _user(rows, level, targets, noise, code, u, R, extra, left_out):
+def _user(rows, level, targets, noise, code, u, R, extra, left_out, apart):
     """Refine the factors among the p weights or, with fewer rows than that, among the m values f; the same numbers."""
     m, size = rows.shape
     tau, nu = np.zeros(m), np.zeros(m)
     if m >= size:
-        _refine(rows, False, level, targets, noise, code, u, R, tau, nu, extra, left_out)
+        _refine(rows, False, level, targets, noise, code, u, R, tau, nu, extra, left_out, apart)
         return
     K, along = np.empty((m, m)), np.empty(size)
     for i in range(m):
@@ -149,7 +150,7 @@ def _user(rows, level, targets, noise, code, u, R, extra, left_out):
             for a in range(size):
                 total += rows[i, a] * rows[j, a]
             K[i, j] = total
-    _refine(rows, True, level, targets, noise, code, np.zeros(m), K, tau, nu, extra, left_out)
+    _refine(rows, True, level, targets, noise, code, np.zeros(m), K, tau, nu, extra, left_out, apart)
     right = np.zeros(size)
     for j in range(m):
         _shrink(R, rows[j], tau[j], along)
@@ -159,13 +160,14 @@ def _user(rows, level, targets, noise, code, u, R, extra, left_out):
 
 
 @_kernel
-def _refine(rows, dual, level, targets, noise, code, u, R, tau, nu, extra, left_out):
+def _refine(rows, dual, level, targets, noise, code, u, R, tau, nu, extra, left_out, apart):
     """Sweep over the rows' factors exp(νf − τf²/2) until they settle; u and R are mean and covariance of v, or of f.
 
     The evidence is that of the Gaussian factors, ½ log|R| + ½ Σ νf, times for each row the integral of the exact factor
     over that of its Gaussian one, both under the law of f without the row. It is stationary where factors have settled.
     """
     along, determinant = np.empty(u.size), 0.0
+    apart[:, 0] = level
     for _ in range(SWEEPS):
         moved, excess, information, scales = 0.0, 0.0, 0.0, 0.0
         for j in range(rows.shape[0]):
@@ -191,6 +193,7 @@ def _refine(rows, dual, level, targets, noise, code, u, R, tau, nu, extra, left_
             _downdate(R, along, weight)
             moved = max(moved, abs(scale) * math.sqrt(v), abs(weight) * v)
             tau[j], nu[j], left_out[j] = precision, shift, integral
+            apart[j, 0], apart[j, 1] = level[j] + center, variance
             determinant -= math.log(1.0 + gain * v)
             wider = 1.0 + precision * variance
             gaussian = (shift * (2.0 * center + shift * variance) - precision * center * center) / wider

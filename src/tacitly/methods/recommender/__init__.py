@@ -23,7 +23,7 @@ METHOD = Method(
     ),
     small=lambda d, rank, words: {**_SMALL, "item_features": tuple((float(j % 2),) for j in range(8))},
     plain_compiles=lambda parameters: True,
-    data="ratings or plays of items by users, and what is public about the items",
+    data="ratings or plays of items by users, and a public catalogue",
     result="item effects, factors and popularity; personal predictions and recommendations",
     page="recommender.md",
     simulated=lambda shape: "it is for ratings of items",

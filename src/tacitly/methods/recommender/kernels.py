@@ -1,4 +1,4 @@
-"""Compiled loops over the ratings of users: what remains is one small matrix per user, or a sum over items.
+"""Compiled loops over the ratings of users, which give one small matrix per user or a sum over items.
 
 Users meet in sums only. Everything before that is computed from one user's own ratings, in their order, so no bit of a
 contribution depends on anybody else.

@@ -52,15 +52,13 @@ class Learned:
         """Return what :meth:`arrays` kept."""
         low, high = (float(value) for value in arrays["range"])
         factors, plays, crowd = (float(value) for value in arrays["kind"])
-        variances = arrays["taste_variances"]
-        # Folders written before tastes had a mean have none.
-        mean = arrays.get("taste_mean", np.zeros(len(variances)))
+        tastes = Tastes(arrays["taste_features"], arrays["taste_mean"], arrays["taste_variances"], crowd)
         return cls(
             Catalogue(arrays["table"], arrays["effects"], low, high),
             WeightPrior(arrays["mean"], arrays["root"], float(arrays["noise"][0])),
             arrays["popularity"],
             arrays["certainty"],
-            Tastes(arrays["taste_features"], mean, variances, crowd),
+            tastes,
             int(factors),
             bool(plays),
         )

@@ -178,10 +178,8 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     def take_public_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Set what :meth:`public_arrays` returned."""
         self.left_, self.singular_values_, self.right_ = arrays["left"], arrays["singular_values"], arrays["right"]
-        # Folders written before there was an intercept have none.
-        self.intercept_ = float(arrays.get("intercept", np.zeros(1))[0])
-        self.row_effects_ = arrays.get("row_effects", np.zeros(len(self.left_)))
-        self.column_effects_ = arrays.get("column_effects", np.zeros(len(self.right_)))
+        self.intercept_ = float(arrays["intercept"][0])
+        self.row_effects_, self.column_effects_ = arrays["row_effects"], arrays["column_effects"]
 
     def folder_parameters(self) -> dict[str, Any]:
         """Return the parameters a model folder keeps; of one covariance per observation their mean, which is used."""

@@ -1,4 +1,4 @@
-"""The device as opposed to the data: failures, threads, deterministic kernels."""
+"""What concerns the device and not the data: its failures, threads, deterministic kernels."""
 
 from __future__ import annotations
 

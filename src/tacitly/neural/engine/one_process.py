@@ -1,4 +1,4 @@
-"""Why networks run in one process, said where somebody asks for more."""
+"""The check that refuses engines for networks of your own modules, and says what to use instead."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class TableNetwork(Centaur):
 
     def _check_engine(self) -> None:
         if isinstance(self.engine, CudaEngine) or self.engine == "cuda":
-            raise ValueError("networks use a GPU by themselves: device='auto' or 'cuda'. Leave engine out.")
+            raise ValueError("networks use a GPU without an engine: device='auto' or 'cuda'. Leave engine out.")
 
     def _check_elsewhere(self) -> None:
         check_labels_elsewhere(self.classes)

@@ -1,0 +1,72 @@
+"""Whether there are enough users for the features, and what to tell people where there are not.
+
+All of it follows from public numbers: users, features, budget, and the kinds of the columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tacitly.data.schema import Schema
+from tacitly.methods.mixed_effects.algorithm import users_needed
+from tacitly.privacy.guarantee import Budget
+
+
+@dataclass(frozen=True)
+class FewUsers:
+    """What to tell people about a fit of ``n_users`` users and ``n_features`` features under a budget."""
+
+    budget: Budget
+    n_users: int
+    n_features: int
+    schema: Schema | None = None
+
+    def fallback(self) -> str:
+        """Return why every user falls back on their own rows, and what helps."""
+        if not self.budget.private:
+            return "what users share predicts no better than their own means: every user falls back on their own rows."
+        features, needed = self._features_in_words(), users_needed(self.n_features + 1, self.budget)
+        if self.n_users >= needed:
+            return (
+                f"the {features} say no more than users' own rows do, or the privacy noise hides it: every "
+                "user falls back on their own rows. Other columns, fewer of them, or a larger epsilon may help."
+            )
+        return (
+            f"the privacy noise hides what {features} say: every user falls back on their own rows. About "
+            f"{rounded(needed):,} users would do at epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Fewer "
+            f"columns, declared ranges{self._undeclared_text()} or a larger epsilon help too."
+        )
+
+    def caution(self, size: int) -> str:
+        """Return what to keep in mind where ``size`` weights are many for the number of users; empty where not."""
+        needed = users_needed(size, self.budget)
+        if self.n_users >= needed:
+            return ""
+        return (
+            f"few users for {size - 1} coefficients: about {rounded(needed):,} make the privacy noise small at "
+            f"epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Estimates may be drawn towards zero, by more "
+            "than their intervals say."
+        )
+
+    def _undeclared_text(self) -> str:
+        """Return the advice to declare levels, where text makes most of the features."""
+        columns = () if self.schema is None else self.schema.columns
+        names = [column.name for column in columns if column.kind == "hashed"]
+        return f", declared levels (of {', '.join(names)})" if names else ""
+
+    def _features_in_words(self) -> str:
+        columns = self.n_features if self.schema is None else len(self.schema.columns)
+        if columns == self.n_features:
+            return f"{columns} features"
+        return f"{columns} columns ({self.n_features} features: each level, or group of levels, of text is one)"
+
+
+def rounded(users: int) -> int:
+    """Return a rule of thumb as one: two digits, rounded up.
+
+    >>> rounded(33_824), rounded(504)
+    (34000, 510)
+    """
+    unit = int(10 ** max(len(str(users)) - 2, 0))
+    return math.ceil(users / unit) * unit
