@@ -1,4 +1,8 @@
-"""The content of ``private/heads.safetensors``: users' ids, and arrays with one row for each."""
+"""The content of ``private/heads.safetensors``: users' ids, and arrays with one row for each.
+
+A recommender also keeps which items its users rated: ``rated`` has those of one user after those of another, and user i
+has entries bounds[i] to bounds[i + 1].
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,23 @@ def private_from_bytes(data: bytes) -> tuple[np.ndarray[Any, Any], dict[str, np.
 
     tensors = from_bytes(data)
     return _ids_from_bytes(tensors.pop("users"), _metadata(data)["users"]), tensors
+
+
+def of_users(
+    arrays: Mapping[str, np.ndarray[Any, Any]], chosen: np.ndarray[Any, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of the chosen users only.
+
+    >>> kept = of_users({"rated": np.array([7, 8, 9]), "bounds": np.array([0, 1, 3])}, np.array([False, True]))
+    >>> kept["rated"], kept["bounds"]
+    (array([8, 9]), array([0, 2]))
+    """
+    ragged: dict[str, np.ndarray[Any, Any]] = {}
+    if "bounds" in arrays:
+        counts = np.diff(arrays["bounds"])
+        ragged["rated"] = arrays["rated"][np.repeat(chosen, counts)]
+        ragged["bounds"] = np.append(0, np.cumsum(counts[chosen]))
+    return {name: array[chosen] for name, array in arrays.items() if name not in ragged} | ragged
 
 
 def _ids_as_bytes(users: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:

@@ -9,6 +9,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+import tacitly
 from tacitly.data import csv_format
 from tacitly.data.cell_text import text_of
 from tacitly.data.cohort import Cohort
@@ -32,6 +33,8 @@ ODD = {
     "a long cell": f"q;1,5;{'x' * 200_000};ja;1",
     "a cell beyond all blocks": f"q;1,5;{'x' * 3_000_000};ja;1",
     "too few cells": "q;1,5;süd",
+    "too few cells, and a long one": f"q;{'x' * 200_000}",
+    "too many cells, and a long one in quotes": f'"q";1,5;"{";" * 200_000}";ja;1;2',
     "too many cells": "q;1,5;süd;ja;1;2;3",
     "a stray quote": 'q;1,5;s"üd;ja;1',
     "neither yes nor no": "q;1,5;süd;perhaps;1",
@@ -223,6 +226,17 @@ def test_zeros_at_the_end_of_an_id_are_a_part_of_it():
     ids = np.array(["p", "p\0", "p\0\0", "q"], dtype=object)
     assert factor(ids)[1].tolist() == [0, 1, 2, 3]
     assert Directory(ids).find(["p\0\0", "p"]).tolist() == [2, 0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_half_of_a_surrogate_pair_in_an_id_stops_neither_a_fit_nor_the_saving_of_its_model(tmp_path):
+    """No file can hold it: a model was fitted, ε was spent, and the model could not be saved."""
+    ids, X = np.repeat(["a", "b\ud800", "b\udfff", "b"], 2).astype(object), np.eye(8)[:, :2]
+    ledger = tacitly.Ledger(tmp_path / "people.ledger")
+    model = tacitly.MixedEffects(epsilon=1.0, delta=1e-3, ledger=ledger).fit(X, np.arange(8.0), ids)
+    saved = tacitly.load(tacitly.save(model, tmp_path / "model"))
+    assert saved.certificate_.n_users == len(ledger.people()[0]) == 4
+    np.testing.assert_array_equal(saved.predict(X, ids), model.predict(X, ids))
 
 
 def test_bytes_that_are_no_text_are_shown_by_no_error():

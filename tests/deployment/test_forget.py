@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,22 @@ def test_a_head_is_gone_and_the_others_predict_as_before(tmp_path: Path) -> None
     assert (folder / "private" / "heads.safetensors").stat().st_mode & 0o777 == 0o600
     assert "has no head in it" in forget("patient-17", folder)[0]
     assert CliRunner().invoke(app, ["verify", str(folder)]).exit_code == 0
+
+
+def test_what_a_user_rated_is_gone_and_the_others_have_seen_what_they_saw(tmp_path: Path) -> None:
+    ratings = tacitly.datasets.make_ratings(60, 10, random_state=0)
+    model = tacitly.Recommender(epsilon=math.inf, items=ratings.item_ids, rating_range=(1, 5))
+    with pytest.warns(tacitly.UncertifiedWarning):
+        model.fit(ratings.users, ratings.item_ids[ratings.items], ratings.values)
+    folder, gone = tacitly.save(model, tmp_path / "model"), model.users_[17]
+    assert "removed 1 of 60 heads" in forget(str(gone), folder)[0]
+    loaded = tacitly.load(folder)
+    assert len(loaded.rated_) == len(model.rated_) - len(model._seen(17))
+    others = model.users_[model.users_ != gone]
+    assert loaded.users_.tolist() == others.tolist()
+    for user in others:
+        before, after = (one.recommend(user, k=10) for one in (model, loaded))
+        assert before.items.tolist() == after.items.tolist()
 
 
 def test_rows_are_gone_from_grouped_rows(tmp_path: Path) -> None:

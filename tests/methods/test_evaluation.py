@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,44 @@ def test_a_user_moves_the_sum_by_at_most_one_whatever_the_rows(rows: list[list[f
 def test_one_user_can_reach_the_bound() -> None:
     assert _MeanLoss().contribution(np.ones((3, 1)), np.ones(3)).tolist() == [1.0]
     assert _ModelLosses(2).contribution(np.array([[1.0, 0.0]]), np.ones(1)).tolist() == [_ModelLosses(2).steps, 0.0]
+
+
+def of_classes(name: str, X: np.ndarray, users: np.ndarray) -> Any:
+    """Fit a model of classes, or of counts."""
+    labels = np.digitize(X[:, 0], [0.0, 0.5])
+    basis = partial(tacitly.PrivateFedRep, rank=2, epsilon=20.0)
+    kinds = {
+        "two classes": lambda: basis(loss="logistic", classes=(0, 1)).fit(X, np.minimum(labels, 1), users),
+        "three classes": lambda: basis(loss="logistic", classes=(0, 1, 2)).fit(X, labels, users),
+        "hinge": lambda: basis(loss="hinge", classes=(0, 1)).fit(X, np.minimum(labels, 1), users),
+        "rates": lambda: basis(loss="poisson").fit(X, labels, users),
+        "prior of classes": lambda: tacitly.MixedEffects(epsilon=20.0, loss="logistic", classes=(0, 1, 2)).fit(
+            X, labels, users
+        ),
+        "prior of counts": lambda: tacitly.MixedEffects(epsilon=20.0, loss="poisson").fit(X, labels, users),
+    }
+    return kinds[name]()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", ["two classes", "three classes", "hinge", "rates", "prior of classes", "prior of counts"]
+)
+def test_a_users_loss_is_the_same_to_the_last_bit_whatever_rows_others_have(name: str) -> None:
+    """Where scores were zero but for rounding, one user's rows turned the classes of two others."""
+    rng, users = np.random.default_rng(0), np.repeat(np.arange(300), 4)
+    model = of_classes(name, rng.normal(size=(1200, 40)), users)
+    rows, ids = rng.normal(size=(300, 40)), np.arange(300)
+    if hasattr(model, "basis_") and model.heads_.ndim == 2:
+        own = model.heads_ @ model.basis_.T
+        for _ in range(3):  # no score is left but rounding
+            rows -= (np.sum(rows * own, axis=1) / np.sum(own * own, axis=1))[:, None] * own
+    alone = model.decision_function(rows, ids)
+    for more in range(1, 9):
+        among = model.decision_function(
+            np.vstack([np.repeat(rows[:1], more, axis=0), rows]), np.append([0] * more, ids)
+        )
+        np.testing.assert_array_equal(among[more:], alone)
 
 
 def spoilt(values: np.ndarray, cell: object) -> np.ndarray:

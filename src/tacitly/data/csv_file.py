@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import csv
+import itertools
+import re
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -123,12 +124,14 @@ def _wait_for_release(lent: Sequence[weakref.ref[Any]]) -> None:
 
 
 def _cell(line: str, separator: str | None, place: int) -> str:
-    """Return one cell of a line that has not as many cells as it should; empty if it is not there."""
-    try:
-        row = next(csv.reader([line], delimiter=separator or ","))
-    except (csv.Error, StopIteration):
-        return ""
-    cell = row[place].strip() if place < len(row) else ""
+    """Return one cell of a line that has not as many cells as it should; empty if it is not there.
+
+    Not by Python's reader, which refuses a line with a long cell: whose line it is would leave the roster.
+    """
+    mark = re.escape(separator or ",")
+    cells = re.finditer(rf'(?:"([^"]*(?:""[^"]*)*)"?)?([^{mark}]*)(?:{mark}|\Z)', line)
+    found = next(itertools.islice(cells, place, None), None)
+    cell = "" if found is None else ((found[1] or "").replace('""', '"') + found[2]).strip()
     return "" if cell in NULL_WORDS else cell
 
 

@@ -166,4 +166,5 @@ def _text(cell: Any) -> str:
         return cell.hex()
     if isinstance(cell, (float, np.floating)) and cell == cell // 1:
         return str(int(cell))
-    return str(cell).replace("\0", "\\x00")  # zeros at the end of a text are lost in an array, and with them who it is
+    # Zeros at the end of a text are lost in an array, and with them who it is; half of a surrogate pair fits no file.
+    return str(cell).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()

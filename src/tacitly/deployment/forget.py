@@ -23,7 +23,7 @@ from tacitly.data.cohort import Cohort
 from tacitly.data.user_ids import Directory
 from tacitly.portable import replacing
 from tacitly.privacy.certificate import Certificate, shown
-from tacitly.private_arrays import private_from_bytes, private_to_bytes
+from tacitly.private_arrays import of_users, private_from_bytes, private_to_bytes
 
 _HEADS = Path("private") / "heads.safetensors"
 
@@ -52,8 +52,7 @@ def _from_model(user: str, folder: Path) -> list[str]:
             shutil.rmtree(heads.parent)
             done = f"{folder}: removed the only head"
         else:
-            kept = {name: array[keep] for name, array in arrays.items()}
-            _replace(heads, lambda file: file.write(private_to_bytes(users[keep], kept)))
+            _replace(heads, lambda file: file.write(private_to_bytes(users[keep], of_users(arrays, keep))))
             done = f"{folder}: removed 1 of {len(users)} heads"
     certificate = Certificate.from_json((folder / "certificate.json").read_text("utf-8"))
     return [done, f"{folder}: {still_promised(certificate)}"]

@@ -2,7 +2,8 @@
 
 Every user has one loss in [0, 1]: the mean over their rows of the errors, 0 or 1 for classes, |y − ŷ|/``bound`` (up to
 1) for numbers. A row whose cells or target are not numbers has loss 1: no private cell decides whether this raises or
-warns. Predictions are made at home, with the user's own head; nothing leaves but what follows.
+warns. Predictions are made at home, with the user's own head; nothing leaves but what follows. To the last bit they
+do not depend on other users' rows: where a score is zero but for rounding, that bit decides a class, and a whole loss.
 
 :func:`evaluate` releases the sum of these losses. Adjacency: zero-out or replace-one, unit user. Sensitivity: a user's
 term p lies in [0, 1], so without it the sum moves by |p| ≤ 1; replaced by q ∈ [0, 1] by |p − q| ≤ 1, which the acute

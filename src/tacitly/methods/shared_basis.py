@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array
+from tacitly.arrays import Array, rows_times
 from tacitly.data.validation import plain_numbers
 from tacitly.federation.base import Federation
 from tacitly.federation.engine import Population
@@ -136,7 +136,8 @@ class HeadsOnBasis(PersonalModel[Head]):
 
     def _scores(self, rows: npt.NDArray[Any], positions: Positions) -> Array:
         heads, intercepts = self._heads_at(positions)
-        return np.asarray(np.einsum("nk,nk...->n...", rows @ self.basis_, heads) + intercepts)
+        # To the last bit, no row's score depends on which others are scored: it may decide a class that is evaluated.
+        return np.asarray(np.einsum("nk,nk...->n...", rows_times(rows, self.basis_), heads) + intercepts)
 
     def _heads_at(self, positions: Positions) -> tuple[Array, Array]:
         """Return head and intercept of each row's user; the population's where the user (position -1) has none."""

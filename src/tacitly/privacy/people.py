@@ -34,7 +34,7 @@ class People:
         >>> len(a), a.shared(b), len(a.without(b)), len(b.without(a))
         (2, 2, 0, 1)
         """
-        known = [_hash(str(one).strip().encode(), secret) for one in ids]
+        known = [_hash(str(one).strip().encode("utf-8", "backslashreplace"), secret) for one in ids]
         return cls(np.unique(np.frombuffer(b"".join(known), dtype=">u8")).astype(np.uint64), key_name(secret))
 
     @classmethod

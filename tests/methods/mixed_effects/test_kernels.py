@@ -336,3 +336,16 @@ def test_a_fit_is_the_same_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         fits.append(tacitly.MixedEffects(epsilon=4.0, noise_seed=1).fit(cohort))
     for name, array in fits[0].public_arrays().items():
         np.testing.assert_allclose(array, fits[1].public_arrays()[name], rtol=1e-6, atol=1e-8)
+
+
+def test_a_head_is_the_same_to_the_last_bit_however_many_rows_others_have() -> None:
+    """It is told to its user, whom nobody's rows but the user's own may reach beside the billboard."""
+    rng, counts = np.random.default_rng(0), np.random.default_rng(1).integers(2, 12, size=300)
+    offsets, size = np.append(0, np.cumsum(counts)), 41
+    X, y = rng.normal(size=(offsets[-1], size - 1)), rng.normal(size=offsets[-1])
+    units, root = Coordinates(np.zeros(size - 1), np.ones(size - 1), 0.0, 1.0), rng.normal(size=(size, size)) / size
+    work = PosteriorHeads(units, Prior(rng.normal(size=size), root + 0.1 * np.eye(size), 0.5), np.array(TRUSTED))
+    alone = work(X, y, offsets)
+    for more in range(1, 8):
+        rows, targets = (np.concatenate([np.repeat(part[:1], more, axis=0), part]) for part in (X, y))
+        np.testing.assert_array_equal(work(rows, targets, np.append(0, offsets[1:] + more))[1:], alone[1:])

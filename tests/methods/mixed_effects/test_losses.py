@@ -611,3 +611,19 @@ def test_a_rare_class_does_not_move_the_population_away_from_it() -> None:
     model = fitted("logistic", x, y, users, math.inf)
     assert abs(float(model.intercept_) + 3.0) < 0.8
     assert float(np.trace(model.covariance_)) < 1.0  # users are all alike; 6.6 before
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_which_law_a_user_follows_is_the_same_to_the_last_bit_however_many_rows_others_have(loss: str) -> None:
+    """Of counts in billions a last bit grew to more than the guard of the clip."""
+    rng, counts = np.random.default_rng(0), np.random.default_rng(1).integers(1, 9, size=60)
+    offsets, size = np.append(0, np.cumsum(counts)), 41
+    units = Coordinates(np.zeros(size - 1), np.ones(size - 1), 0.0, 1.0)
+    query = OtherLaw(units, Prior(rng.normal(size=size) / 4, np.eye(size) / 4, 0.3, loss))
+    X = rng.normal(size=(offsets[-1], size - 1))
+    y = rng.integers(0, 2 if loss == "logistic" else 7, size=len(X)).astype(float)
+    alone = query.contributions(X, y, offsets)
+    for more in range(1, 8):
+        rows, targets = (np.concatenate([np.repeat(part[:1], more, axis=0), part]) for part in (X, y))
+        among = query.contributions(rows, targets, np.append(0, offsets[1:] + more))
+        np.testing.assert_array_equal(among[1:], alone[1:])

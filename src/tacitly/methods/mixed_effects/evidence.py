@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows
+from tacitly.arrays import Array, Offsets, Rows, rows_times
 from tacitly.methods.mixed_effects.own_noise import factors
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, moments
 from tacitly.methods.shared.batch import per_user
@@ -49,10 +49,11 @@ def personal_weights(
     owner = np.repeat(np.arange(len(rows)), np.diff(offsets))
     usable = rows > 0
     with np.errstate(over="ignore", invalid="ignore"):
-        residuals = np.where(usable[owner], targets - design @ prior.mean, 0.0)
+        along = rows_times(design, np.column_stack([prior.mean, prior.root]))  # to the last bit a row's own
+        residuals = np.where(usable[owner], targets - along[:, 0], 0.0)
         values, vectors = np.linalg.eigh(prior.root.T @ grams @ prior.root)
         values = np.maximum(values, 0.0)
-        turned = np.einsum("ri,rij->rj", design @ prior.root, vectors[owner])
+        turned = np.einsum("ri,rij->rj", along[:, 1:], vectors[owner])
         rights = per_user(turned * residuals[:, None], offsets)
         weights, errors, freedoms, squared = [], [], [], np.square(turned)
         misfits = per_user(np.square(residuals), offsets) - np.square(rights / np.sqrt(values + prior.noise)).sum(

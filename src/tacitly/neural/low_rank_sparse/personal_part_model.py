@@ -289,16 +289,19 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
     def _padded(
         self, update: Any, shared: Tensor, X: Rows, y: Rows, offsets: Offsets
     ) -> Iterator[tuple[Positions, Tensor]]:
-        """Yield some users and their personal parts, computed together; with similar row counts, to pad little."""
-        counts = np.diff(offsets)
+        """Yield some users and their personal parts, computed together with others of about as many rows.
+
+        To the last bit, nobody's depends on how many rows others have: rows are padded to a power of two, and users
+        stand in public places among a public number of others, zeros where somebody has another size.
+        """
+        sizes = np.exp2(np.ceil(np.log2(np.maximum(np.diff(offsets), 2)))).astype(np.int64)
         together = torch.vmap(lambda *part: update.early_stopped(shared, *part, steps=self.final_steps))
-        order, start, most = np.argsort(counts, kind="stable"), 0, _together(update.size)
-        while start < len(order):
-            rows_each = counts[order[start : start + most]]
-            taken = max(1, int(np.count_nonzero(rows_each * np.arange(1, len(rows_each) + 1) <= _ROWS)))
-            mine = order[start : start + taken]
-            yield mine, together(*_padded(X, y, offsets, mine, int(rows_each[taken - 1])))
-            start += taken
+        for size in np.unique(sizes).tolist():
+            most = max(1, min(_together(update.size), _ROWS // size, len(sizes)))
+            for first in range(0, len(sizes), most):
+                mine = first + np.flatnonzero(sizes[first : first + most] == size)
+                if len(mine):
+                    yield mine, together(*_padded(X, y, offsets, mine, mine - first, (most, size)))[mine - first]
 
     def _network_of(self, row: Array) -> OwnNetwork:
         network = self._network()
@@ -347,13 +350,16 @@ def _together(size: int) -> int:
 
 
 def _padded(
-    X: Rows, y: Rows, offsets: Offsets, users: npt.NDArray[np.int64], size: int
+    X: Rows, y: Rows, offsets: Offsets, users: Positions, places: Positions, shape: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows, targets and weights of some users, one slice per user; padding has weight 0."""
-    rows, targets = np.zeros((len(users), size, X.shape[1])), np.zeros((len(users), size))
-    weights = np.zeros((len(users), size))
-    for i, user in enumerate(users):
+    """Return rows, targets and weights of users at these places of a batch of this shape; padding has weight 0.
+
+    In PyTorch's memory: last bits of products depend on how their operands are aligned.
+    """
+    rows = torch.zeros((*shape, X.shape[1]), dtype=torch.float64)
+    targets, weights = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
+    for user, place in zip(users.tolist(), places.tolist(), strict=True):
         first, last = int(offsets[user]), int(offsets[user + 1])
-        rows[i, : last - first], targets[i, : last - first] = X[first:last], y[first:last]
-        weights[i, : last - first] = 1.0
-    return torch.as_tensor(rows), torch.as_tensor(targets), torch.as_tensor(weights)
+        rows.numpy()[place, : last - first], targets.numpy()[place, : last - first] = X[first:last], y[first:last]
+        weights[place, : last - first] = 1.0
+    return rows, targets, weights
