@@ -275,6 +275,7 @@ def test_columns_that_look_like_ids_are_pointed_out_and_used(command: Command, t
 
     frame = patients(40).assign(email=lambda f: f["patient"] + "@x.org", weight=lambda f: f["dose"] * 1.37)
     frame = frame.assign(school_id=frame["row"] % 30, paid=frame["row"] % 2)
+    frame["job_code"] = (frame["row"] % 12).where(frame["row"] % 3 > 0)  # twelve values, and many missing cells
     assert id_like(open_table(frame), "patient", [name for name in frame if name != "patient"]) == {
         "row": "is different in every row",
         "email": "has a value of its own for every user",
