@@ -125,7 +125,7 @@ class _Suspect:
             return
         whole = values.dtype.kind != "f" or (values == np.floor(values))[~np.isnan(values)].all()
         if self.rows == 0 and (self._named or values.dtype.kind in "OUT"):
-            known = values[~np.isnan(values)] if values.dtype.kind == "f" else values  # each NaN differs from the others
+            known = values[~np.isnan(values)] if values.dtype.kind == "f" else values  # no NaN equals another
             different = len(set(known.tolist()))
             self._named &= bool(whole) and different > _MANY
             self._prose = values.dtype.kind in "OUT" and different > max(_MANY, len(values) // 2)
