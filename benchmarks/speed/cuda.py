@@ -41,6 +41,7 @@ from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseStep
 from tacitly.methods.mixed_effects import queries as about
+from tacitly.methods.mixed_effects import variance_queries
 from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes
@@ -104,7 +105,8 @@ def panel_queries(d: int) -> dict[str, tuple[Any, float]]:
     prior = Prior(0.1 * rng.normal(size=size), 0.3 * np.eye(size) + 0.02 * rng.normal(size=(size, size)), 0.7)
     every, eye, groups = np.ones(d + 1), np.eye(size), np.append(0.0, np.ones(size - 1))
     score = about.Score(units, prior, eye, eye, 0.8)
-    measured, spread = about.MeasuredScore(score, 0.5, np.zeros(size)), about.MeasuredSpread(units, prior, 0.5)
+    measured = about.MeasuredScore(score, 0.5, np.zeros(size))
+    spread = variance_queries.MeasuredSpread(units, prior, 0.5)
     magnitudes, angles = Magnitudes(every, 0.0 * every, every, 30.0), Angles(every, 0.1 * every, 2.0 * every, every)
     return {
         "magnitudes": (magnitudes, magnitudes.bound),
@@ -112,7 +114,7 @@ def panel_queries(d: int) -> dict[str, tuple[Any, float]]:
         "moments and the norm of information": (TypicalNorm(about.Information(units, prior, eye), 12.0), 1.0),
         "information": (about.Information(units, prior, eye), 0.8),
         "score": (measured, measured.bound),
-        "variances": (about.Variances(units, prior, groups), 2.2),
+        "variances": (variance_queries.Variances(units, prior, groups), 2.2),
         "spread": (spread, spread.bound),
         "coverage": (Advantage(units, prior), Advantage(units, prior).bound),
     }

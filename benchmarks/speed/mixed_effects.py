@@ -35,17 +35,10 @@ from tacitly.federation.base import Query
 from tacitly.federation.local import LocalFederation
 from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import (
-    Information,
-    LogVariances,
-    MeasuredScore,
-    MeasuredSpread,
-    Score,
-    Spread,
-    Variances,
-)
+from tacitly.methods.mixed_effects.queries import Information, MeasuredScore, Score
 from tacitly.methods.mixed_effects.statistics import few_digits
 from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes
+from tacitly.methods.mixed_effects.variance_queries import LogVariances, MeasuredSpread, Spread, Variances
 from tacitly.methods.shared.typical_norm import TypicalNorm
 from tacitly.privacy.ledger import Ledger
 

@@ -98,6 +98,16 @@ def spike_size(values: Array, level: float) -> Array:
     return np.where(values > 2 * level, (values + root) / 2, 0.0)
 
 
+def james_stein(values: Array, noise: float) -> float:
+    """Return by what to multiply values whose noise is known, so that they are nearer the truth on average.
+
+    >>> james_stein(np.array([3.0, 4.0]), 1.0), james_stein(np.array([0.1, 0.1]), 1.0)
+    (0.92, 0.0)
+    """
+    energy = float(np.sum(np.square(values)))
+    return max(0.0, 1.0 - values.size * noise**2 / energy) if energy > 0 else 0.0
+
+
 def procrustes(matrix: Array, target: Array) -> Array:
     """Return the orthogonal D that brings ``matrix``·D closest to ``target`` (FedPower, equation 3.2).
 

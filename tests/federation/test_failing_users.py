@@ -15,7 +15,7 @@ from tacitly.federation.query import BLOCK, Query
 from tacitly.federation.shard import Shard
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
-from tacitly.methods.mixed_effects.queries import LogVariances, Spread, Variances
+from tacitly.methods.mixed_effects.variance_queries import LogVariances, Spread, Variances
 from tacitly.privacy.guarantee import Unit
 
 

@@ -11,7 +11,7 @@ from tacitly.arrays import Array, Offsets, Rows
 from tacitly.data.cohort import Cohort
 from tacitly.federation.shard import Shard
 from tacitly.methods.mixed_effects.posterior import Coordinates
-from tacitly.methods.mixed_effects.queries import WithinVariance
+from tacitly.methods.mixed_effects.variance_queries import WithinVariance
 
 
 def test_a_sum_waits_for_another_thread_that_reads_the_shard() -> None:

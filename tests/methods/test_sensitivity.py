@@ -29,7 +29,7 @@ from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseEquations, SparseStep
 from tacitly.methods.low_rank_sparse.thresholds import Thresholds
 from tacitly.methods.mixed_effects.posterior import Prior, Slopes
-from tacitly.methods.mixed_effects.queries import MeasuredSpread
+from tacitly.methods.mixed_effects.variance_queries import MeasuredSpread
 from tacitly.methods.shared.batch import BatchQuery
 from tacitly.methods.shared.central import CentralStep, Correction
 from tacitly.methods.shared.column_scales import ColumnScales

@@ -22,6 +22,7 @@ from tacitly.methods.fedrep.queries import BasisStep, LossStep
 from tacitly.methods.low_rank_sparse.heads import Sparsity
 from tacitly.methods.low_rank_sparse.queries import SparseStep
 from tacitly.methods.mixed_effects import queries as about
+from tacitly.methods.mixed_effects import variance_queries
 from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, Slopes
 from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes, Shares
@@ -44,7 +45,7 @@ ROOT = np.tril(RNG.normal(size=(SIZE, SIZE))) * 0.3 + np.eye(SIZE)
 PRIOR = Prior(RNG.normal(size=SIZE), ROOT, 0.7)
 TURN = np.eye(SIZE) + 0.1
 SCORE = about.Score(UNITS, PRIOR, TURN, np.eye(SIZE), 0.8)
-SPREAD = about.Spread(UNITS, PRIOR)
+SPREAD = variance_queries.Spread(UNITS, PRIOR)
 GROUPS = np.array([0.0, 1.0, 1.0, 2.0, 1.0])
 CONSTANT = np.append(1.0, (np.arange(SIZE - 1) % 3 == 1).astype(float))
 SLOPES, FLAT = Slopes(np.zeros(D), np.ones(D), 0.0, 1.0), Prior(np.zeros(D), np.eye(D), 1.0)
@@ -70,7 +71,7 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "central step": (CentralStep(CORRECTION, 0.7), 1.0),
     "central step, centred": (CentralStep(replace(CORRECTION, centered=True), 0.7), 1.0),
     "norm of a correction": (TypicalNorm(CORRECTION, 30.0), 1.0),
-    "norm of a variance": (TypicalNorm(about.WithinVariance(UNITS), 20.0), 1.0),
+    "norm of a variance": (TypicalNorm(variance_queries.WithinVariance(UNITS), 20.0), 1.0),
     "magnitudes": (MAGNITUDES, MAGNITUDES.bound),
     "angles": (Angles(ONES, 0.1 * ONES, 2.0 * ONES, ONES), Angles(ONES, ONES, ONES, ONES).bound),
     "shares": (Shares(np.ones(D), 2), 2.0**0.5),
@@ -79,11 +80,11 @@ QUERIES: dict[str, tuple[Query, float]] = {
     "information shares": (about.InformationShares(UNITS, PRIOR), 1.0),
     "score": (about.MeasuredScore(SCORE, 0.5, CONSTANT), about.MeasuredScore(SCORE, 0.5, CONSTANT).bound),
     "norm of a score": (TypicalNorm(SCORE, 8.0), 1.0),
-    "log variances": (about.LogVariances(UNITS, PRIOR, GROUPS), 3.0**0.5),
-    "variances": (about.Variances(UNITS, PRIOR, GROUPS), 2.2),
-    "spread": (about.MeasuredSpread(UNITS, PRIOR, 0.5), 0.56),
+    "log variances": (variance_queries.LogVariances(UNITS, PRIOR, GROUPS), 3.0**0.5),
+    "variances": (variance_queries.Variances(UNITS, PRIOR, GROUPS), 2.2),
+    "spread": (variance_queries.MeasuredSpread(UNITS, PRIOR, 0.5), 0.56),
     "norm of spread": (TypicalNorm(SPREAD, 8.0), 1.0),
-    "spread of heads": (about.MeasuredSpread(SLOPES, FLAT, 0.5), 0.56),
+    "spread of heads": (variance_queries.MeasuredSpread(SLOPES, FLAT, 0.5), 0.56),
     "centre vote": (CentreVote(RNG.normal(size=D), 0.5), 1.0),
     "gram": (ShiftedGram(RNG.normal(size=D), 0.5), 3.0),
     "power step": (PowerStep(BASIS, RNG.normal(size=D), 0.5), 3.0),

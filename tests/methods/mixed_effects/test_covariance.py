@@ -11,7 +11,7 @@ import tacitly
 from tacitly.arrays import Array
 from tacitly.baselines.mixed_model import MixedModel
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects.algorithm import changed, grown, turned
+from tacitly.methods.mixed_effects.covariance import changed, grown, turned
 from tacitly.methods.mixed_effects.evidence import TRUSTED, personal_weights, shares_of
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 

@@ -23,18 +23,10 @@ from tacitly.methods.mixed_effects.advantage import Advantage
 from tacitly.methods.mixed_effects.evidence import TRUSTED
 from tacitly.methods.mixed_effects.heads import PosteriorHeads
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import (
-    Information,
-    InformationShares,
-    LogVariances,
-    MeasuredScore,
-    MeasuredSpread,
-    Score,
-    Spread,
-    Variances,
-)
+from tacitly.methods.mixed_effects.queries import Information, InformationShares, MeasuredScore, Score
 from tacitly.methods.mixed_effects.statistics import CAREFUL, _precision, directions_of, few_digits
 from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes
+from tacitly.methods.mixed_effects.variance_queries import LogVariances, MeasuredSpread, Spread, Variances
 from tacitly.methods.shared.batch import BatchQuery, clipped_sum, clipped_sums, norms_of
 from tacitly.methods.shared.typical_norm import TypicalNorm
 

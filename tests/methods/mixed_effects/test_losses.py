@@ -20,7 +20,6 @@ from tacitly.baselines.mixed_loss_model import MixedLossModel
 from tacitly.data.validation import DataError
 from tacitly.federation.wire import decode, encode
 from tacitly.methods.mixed_effects import loss_algorithm, propagation
-from tacitly.methods.mixed_effects.algorithm import Newton
 from tacitly.methods.mixed_effects.likelihoods import class_probabilities, mean_response, propagated
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads, by_evidence, mixed_posteriors
 from tacitly.methods.mixed_effects.loss_queries import (
@@ -35,6 +34,7 @@ from tacitly.methods.mixed_effects.loss_queries import (
     MeasuredLossScore,
     OtherLaw,
 )
+from tacitly.methods.mixed_effects.newton import Newton
 from tacitly.methods.mixed_effects.other_law import own_chance, own_factor
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.shared.batch import BatchQuery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacitly.methods.mixed_effects.algorithm import Newton
+from tacitly.methods.mixed_effects.newton import Newton
 
 
 def rounds(slope_noise: float, noise: float = 0.01) -> Newton:

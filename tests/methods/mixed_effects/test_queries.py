@@ -15,21 +15,18 @@ from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.federation.shard import Shard
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects import advantage, queries
+from tacitly.methods.mixed_effects import advantage, variance_queries
 from tacitly.methods.mixed_effects.advantage import Advantage, left_out
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
-from tacitly.methods.mixed_effects.queries import (
-    Information,
-    InformationShares,
+from tacitly.methods.mixed_effects.queries import Information, InformationShares, MeasuredScore, Score
+from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes, Shares
+from tacitly.methods.mixed_effects.variance_queries import (
     LogVariances,
-    MeasuredScore,
     MeasuredSpread,
-    Score,
     Spread,
     Variances,
     WithinVariance,
 )
-from tacitly.methods.mixed_effects.unit_queries import Angles, Magnitudes, Shares
 from tacitly.methods.shared.batch import BatchQuery, norms_of
 from tacitly.methods.shared.typical_norm import TypicalNorm
 
@@ -293,11 +290,11 @@ def test_a_form_of_a_subclass_is_not_bypassed_by_what_is_kept() -> None:
 
 
 def test_tables_and_series_agree_with_scipy() -> None:
-    freedom = queries._FREEDOM
+    freedom = variance_queries._FREEDOM
     exact = scipy.stats.chi2.cdf(3 * freedom, freedom + 2) + 3 * scipy.stats.chi2.sf(3 * freedom, freedom)
-    np.testing.assert_allclose(queries._CAPPED, exact, atol=1e-6)
+    np.testing.assert_allclose(variance_queries._CAPPED, exact, atol=1e-6)
     x = np.array([0.25, 0.5, 1.0, 3.0, 50.0])
-    np.testing.assert_allclose(queries.digamma(x), scipy.special.digamma(x), rtol=1e-8)
+    np.testing.assert_allclose(variance_queries.digamma(x), scipy.special.digamma(x), rtol=1e-8)
 
 
 class _UnclippedExtras(MeasuredScore):

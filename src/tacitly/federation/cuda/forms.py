@@ -36,9 +36,9 @@ FORMS: dict[str, str] = {
     "mixed_effects.queries.Information": "posteriors:information",
     "mixed_effects.queries.InformationShares": "posteriors:information_shares",
     "mixed_effects.queries.MeasuredScore": "posteriors:measured_score",
-    "mixed_effects.queries.LogVariances": "posteriors:log_variances",
-    "mixed_effects.queries.Variances": "posteriors:variances",
-    "mixed_effects.queries.MeasuredSpread": "posteriors:measured_spread",
+    "mixed_effects.variance_queries.LogVariances": "posteriors:log_variances",
+    "mixed_effects.variance_queries.Variances": "posteriors:variances",
+    "mixed_effects.variance_queries.MeasuredSpread": "posteriors:measured_spread",
     "mixed_effects.advantage.Advantage": "posteriors:coverage",
     "fedpower.gram.CentreVote": "rows_as_units:centre_vote",
     "fedpower.gram.ShiftedGram": "rows_as_units:shifted_gram",
@@ -51,10 +51,10 @@ FORMS: dict[str, str] = {
 NORMS: dict[str, str] = {
     "shared.central.Correction": "contributions:correction_norms",
     "low_rank_sparse.queries.SparseStep": "sparse_step:sparse_norms",
-    "mixed_effects.queries.WithinVariance": "contributions:within_norms",
+    "mixed_effects.variance_queries.WithinVariance": "contributions:within_norms",
     "mixed_effects.queries.Information": "posteriors:information_norms",
     "mixed_effects.queries.Score": "posteriors:score_norms",
-    "mixed_effects.queries.Spread": "posteriors:spread_norms",
+    "mixed_effects.variance_queries.Spread": "posteriors:spread_norms",
 }
 """The function that makes the form of a query's norms, for ``TypicalNorm``."""
 

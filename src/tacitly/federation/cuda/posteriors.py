@@ -1,6 +1,6 @@
 """Mixed effects on a device: moments of users' rows, posteriors under a public prior, and the queries about them.
 
-Mirrors :mod:`tacitly.methods.mixed_effects.posterior` and :mod:`tacitly.methods.mixed_effects.queries`, in double
+Mirrors ``posterior``, ``queries`` and ``variance_queries`` of :mod:`tacitly.methods.mixed_effects`, in double
 precision. Moments (ZᵀZ, Zᵀt, tᵀt of each user) and the inverses that posteriors need are kept on the device between
 releases that share them, where there is room. They are private like the rows, and computed from one user's rows each:
 by a Triton kernel or by :func:`~tacitly.federation.cuda.rows.per_user`, then one p×p matrix per user.

@@ -6,16 +6,17 @@ post-processing of public numbers. In order:
 1. Units: center and scale of every column (:mod:`~tacitly.methods.mixed_effects.units`), unless they are public.
 2. The typical variance of targets within a user, to start the noise level.
 3. Two rounds of Newton's method for w̄ under a diagonal S, each followed by a correction of three variances: of the
-   intercept, of the slopes, of the noise (:class:`LogVariances`).
+   intercept, of the slopes, of the noise (:class:`~tacitly.methods.mixed_effects.variance_queries.LogVariances`).
 4. The whole covariance, twice: the noisy mean of u uᵀ − J, in coordinates where J is about diagonal
-   (:func:`turned`), its eigenvalues shrunk by the known noise, so that S gets as many directions as stand out of the
-   noise (:func:`grown`). With few users none does, and S stays as it was.
+   (:func:`~tacitly.methods.mixed_effects.covariance.turned`), its eigenvalues shrunk by the known noise, so that S
+   gets as many directions as stand out of the noise (:func:`~tacitly.methods.mixed_effects.covariance.grown`). With
+   few users none does, and S stays as it was.
 5. Three rounds of Newton's method under that S, with fine corrections of the variances.
 6. How well users' left-out rows are predicted: it calibrates intervals, and says whether the prior helps at all.
 
 Clips follow the typical norm of contributions (:mod:`~tacitly.methods.shared.typical_norm`), released for a few
 hundredths of the budget. Rounds of Newton's method are combined as measurements of w̄ with known noise
-(:class:`Newton`), which also gives its standard errors, privacy included.
+(:class:`~tacitly.methods.mixed_effects.newton.Newton`), which also gives its standard errors, privacy included.
 """
 
 from __future__ import annotations
@@ -27,22 +28,21 @@ import numpy as np
 
 from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
-from tacitly.linalg import pack_symmetric, unpack_symmetric
+from tacitly.linalg import unpack_symmetric
 from tacitly.methods.mixed_effects import units
 from tacitly.methods.mixed_effects.advantage import BOUND, Advantage
+from tacitly.methods.mixed_effects.covariance import changed, grown, turned
+from tacitly.methods.mixed_effects.newton import Newton, evened, preconditioned
 from tacitly.methods.mixed_effects.posterior import KNEE, Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import (
-    Information,
-    InformationShares,
+from tacitly.methods.mixed_effects.queries import Information, InformationShares, MeasuredScore, Score
+from tacitly.methods.mixed_effects.statistics import few_digits
+from tacitly.methods.mixed_effects.variance_queries import (
     LogVariances,
-    MeasuredScore,
     MeasuredSpread,
-    Score,
     Spread,
     Variances,
     WithinVariance,
 )
-from tacitly.methods.mixed_effects.statistics import few_digits
 from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
@@ -288,156 +288,6 @@ class Learner:
         return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)
 
 
-class Newton:
-    """Rounds of Newton's method as measurements of the population's weights, combined by their precision.
-
-    A round releases g ≈ J(w − wₜ) + noise at wₜ with a known slope J. Its noise has four parts: of privacy, of sampling
-    users, of the slope's own privacy noise, and of the linearisation; the last two grow with the step w − wₜ.
-    """
-
-    def __init__(self, size: int, n_users: int) -> None:
-        self._rounds: list[tuple[Array, Array, Array, float, float, Array]] = []
-        self._size = size
-        self._weights: Array = np.zeros(size)
-
-    def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: Array) -> Array:
-        """Add a round; return the estimate of the weights from all of them."""
-        self._rounds.append((slope, score, at, noise, slope_noise, sampling))
-        known = np.zeros((self._size, self._size))
-        for number in range(6):
-            precision, right, _, _ = self._sums(self._weights if number else None, known)
-            self._weights = np.asarray(np.linalg.solve(precision, right))
-        return self._weights
-
-    def stretch(self, factor: float) -> None:
-        """Multiply the weights by ``factor``, as if all rounds had been taken in coordinates stretched by it."""
-        self._weights = self._weights * factor
-        self._rounds = [
-            (slope / factor, score, at * factor, noise, slope_noise / factor, sampling)
-            for slope, score, at, noise, slope_noise, sampling in self._rounds
-        ]
-
-    def covariance(self) -> Array:
-        """Return the covariance of the estimate's error; 1.1 for the information matrix being noisy itself.
-
-        A step to the true weights is the step to the estimate and what is unknown about that: where noise hides the
-        slope, estimates are shrunk and steps look small, yet the slope's noise is multiplied by the true ones. What no
-        round says stays as unknown as it was before them, with the variance of the standard normal prior.
-        """
-        unknown: Array = np.eye(self._size)
-        for _ in range(6):
-            precision, _, extra, sampling = self._sums(self._weights, unknown)
-            unknown = np.asarray(np.linalg.inv(precision))
-        return np.asarray(unknown @ (1.1 * (extra + sampling @ sampling.T) + np.eye(self._size)) @ unknown)
-
-    def _sums(self, weights: Array | None, unknown: Array) -> tuple[Array, Array, Array, Array]:
-        """Return precision, right side and both parts of the noise, with steps to ``weights`` ± ``unknown``."""
-        # In standardised units weights are of order one: a standard normal prior holds what rounds do not say.
-        precision, right = np.eye(self._size), np.zeros(self._size)
-        extra, shared = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
-        for slope, score, at, noise, slope_noise, sampling in self._rounds:
-            step = np.zeros(self._size) if weights is None else weights - at
-            squares = np.outer(step, step) + unknown
-            added = noise**2 + slope_noise**2 * float(np.trace(squares)) / 2.0
-            added += 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
-            variance = added + sampling
-            precision += slope.T / variance @ slope
-            right += slope.T / variance @ (score + slope @ at)
-            extra += slope.T * (added / variance**2) @ slope
-            # Every round asks the same users, so what sampling them does to the rounds is one and the same.
-            shared += slope.T * (np.sqrt(sampling) / variance)
-        return precision, right, extra, shared
-
-
-def evened(roots: Array, noise: float, scales: Array) -> tuple[Array, Array]:
-    """Return a diagonal metric in which every weight has about as much information, from noisy roots of shares.
-
-    What users say about a column that is constant within them is a small part of their information: in plain units it
-    would drown in the noise of the rest. The second array has a 1 for such weights, of less than a quarter of the
-    largest information, else 0.
-    """
-    found = np.maximum(roots, max(noise, 1e-3)) / scales
-    constant = (np.square(found) < 0.25 * np.square(found).max()).astype(np.float64)
-    return np.diag(np.exp(np.mean(np.log(found))) / found), constant
-
-
-def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, Array, float]:
-    """Return from a noisy information matrix the metric for scores, the slope of scores in it, and the slope's noise.
-
-    Off-diagonals are shrunk by James and Stein's factor, eigenvalues kept above the noise; the metric is the inverse
-    root of what is left, so that scores have a like size in every direction.
-    """
-    size = len(matrix)
-    diagonal = np.diag(np.diag(matrix))
-    off = matrix - diagonal
-    kept = _james_stein(pack_symmetric(off)[np.triu_indices(size)[0] != np.triu_indices(size)[1]], noise)
-    values, vectors = np.linalg.eigh(diagonal + kept * off)
-    floor = max(0.5 * noise * math.sqrt(2.0 * size), 2e-3 * max(float(values.max()), 0.0), 1e-9)
-    cleaned = (vectors * np.maximum(values, floor)) @ vectors.T
-    back = np.linalg.inv(metric)
-    information = back @ cleaned @ back
-    values, vectors = np.linalg.eigh(information)
-    values = np.maximum(values, 1e-6 * values.max())
-    found = (vectors / np.sqrt(values)) @ vectors.T
-    found *= math.sqrt(np.trace(cleaned) / np.trace(found @ information @ found))
-    return found, found @ information, float(np.linalg.norm(found @ back, 2)) * noise
-
-
-def turned(root: Array, metric: Array) -> tuple[Array, Array]:
-    """Return a root of the same covariance in whose coordinates the mean of J is about diagonal, and that diagonal.
-
-    ``metric`` is an inverse root of the mean information. Columns that move together (output and investment of a firm)
-    make J far from diagonal in their own coordinates, and :func:`grown` would divide by the wrong numbers.
-    """
-    half = np.linalg.solve(metric, root)
-    values, vectors = np.linalg.eigh(half.T @ half)
-    return root @ vectors[:, ::-1], np.maximum(values[::-1], 0.0)
-
-
-def changed(mean: Array, noise: float, sizes: Array, n_users: int) -> Array:
-    """Return the change D of the whitened covariance, I + D, from the noisy mean spread; zeros if nothing stands out.
-
-    The mean of u uᵀ − J is about k∘D, kᵢⱼ = E JᵢᵢJⱼⱼ, if J is about diagonal (:func:`turned`), with about the diagonal
-    ``sizes`` up to a factor. Eigenvalues of the noise alone fill [−e, e], e = noise·√(2p); those beyond it are shrunk
-    by √(λ² − e²), and what the diagonal says beside them by James and Stein's factor. D is of order one, so what is
-    left is divided by k + noise²/k + 4/n instead of k: the noise of privacy and that of sampling n users, whose
-    contributions vary by about 4k.
-    """
-    size = len(sizes)
-    squares = mean[-size:]
-    usual = np.square(sizes) * max(float(squares @ np.square(sizes)), 0.0) / max(float(np.sum(sizes**4)), 1e-300)
-    deviations = squares - usual
-    gains = np.sqrt(np.clip(usual + _james_stein(deviations, noise) * deviations, 1e-9, 1.0))
-    matrix = unpack_symmetric(mean[:-size], size)
-    values, vectors = np.linalg.eigh(matrix)
-    edge = noise * math.sqrt(2.0 * size)
-    beyond = np.sign(values) * np.sqrt(np.maximum(values**2 - edge**2, 0.0))
-    spikes = (vectors * beyond) @ vectors.T
-    rest = np.diag(matrix - spikes)
-    slopes = np.outer(gains, gains)
-    return np.asarray(
-        (spikes + _james_stein(rest, noise) * np.diag(rest)) / (slopes + noise**2 / slopes + 4.0 / n_users)
-    )
-
-
-def grown(root: Array, change: Array) -> tuple[Array, Array]:
-    """Return a root of the covariance root·(I + change)·rootᵀ, and the group of each of its directions.
-
-    The group is 0 for the direction nearest the intercept, 2 for those whose variance stands out, else 1.
-    """
-    size = len(root)
-    values, vectors = np.linalg.eigh(np.eye(size) + change)
-    values = np.clip(values, 0.05, 20.0)
-    intercept = int(np.argmax(np.abs(vectors[0])))
-    others = np.delete(np.arange(size), intercept)
-    groups = np.ones(size)
-    groups[intercept] = 0.0
-    if len(others):
-        large = values[others] > 1.5 * max(float(np.median(values[others])), 0.2)
-        groups[others[large]] = 2.0
-    return root @ (vectors * np.sqrt(values)), groups
-
-
 def straight(size: int, n_users: int, budget: Budget) -> float:
     """Return up to how many deviations features are taken as they are, from public numbers.
 
@@ -460,8 +310,3 @@ def users_needed(size: int, budget: Budget) -> int:
         return 1
     sigma = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0).sigma
     return math.ceil(1.3 * size * sigma / (0.2 * 0.6))
-
-
-def _james_stein(values: Array, noise: float) -> float:
-    energy = float(np.sum(np.square(values)))
-    return max(0.0, 1.0 - values.size * noise**2 / energy) if energy > 0 else 0.0

@@ -34,16 +34,8 @@ from tacitly.arrays import Array
 from tacitly.federation.base import Federation, Query
 from tacitly.linalg import unpack_symmetric
 from tacitly.methods.mixed_effects import units
-from tacitly.methods.mixed_effects.algorithm import (
-    Learned,
-    Newton,
-    Settings,
-    changed,
-    evened,
-    grown,
-    preconditioned,
-    turned,
-)
+from tacitly.methods.mixed_effects.algorithm import Learned, Settings
+from tacitly.methods.mixed_effects.covariance import changed, grown, turned
 from tacitly.methods.mixed_effects.loss_heads import OWN
 from tacitly.methods.mixed_effects.loss_queries import (
     Evidences,
@@ -56,6 +48,7 @@ from tacitly.methods.mixed_effects.loss_queries import (
     MeasuredLossScore,
     OtherLaw,
 )
+from tacitly.methods.mixed_effects.newton import Newton, evened, preconditioned
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm

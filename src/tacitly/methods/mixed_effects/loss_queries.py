@@ -25,7 +25,8 @@ from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, class_by_c
 from tacitly.methods.mixed_effects.loss_heads import by_evidence
 from tacitly.methods.mixed_effects.other_law import compared
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
-from tacitly.methods.mixed_effects.queries import GROUPS, Measured, directions, share_roots
+from tacitly.methods.mixed_effects.queries import Measured, directions, share_roots
+from tacitly.methods.mixed_effects.variance_queries import GROUPS
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
 
 MOST_CLASSES = 1000

@@ -110,8 +110,10 @@ def add_variances(
     """Add two numbers for each group of coordinates and for the noise, clipped to ``limit``, to a user's block.
 
     Excess and weight (``fine``), sizes being capped at ``cap``; the table has their expectation as bends. Else
-    points on circles, and the table has their reaches. See :class:`~tacitly.methods.mixed_effects.queries.Variances`
-    and :class:`~tacitly.methods.mixed_effects.queries.LogVariances`. ``out`` has one row per block of ``size`` users.
+    points on circles, and the table has their reaches. See
+    :class:`~tacitly.methods.mixed_effects.variance_queries.Variances` and
+    :class:`~tacitly.methods.mixed_effects.variance_queries.LogVariances`. ``out`` has one row per block of ``size``
+    users.
     """
     p, width, numbers, first = mean.size, moments.shape[1], out.shape[1], 0
     room, spare, scales = lanes_for(p, width), spare_for(width), scales_of(mean, turn, noise)

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from tacitly.arrays import Array
-from tacitly.linalg import unpack_symmetric
+from tacitly.linalg import james_stein, unpack_symmetric
 from tacitly.methods.recommender.posterior import WeightPrior
 
 _LEAST, _MOST = 0.05, 6.0  # by what a variance may change in one step
@@ -42,16 +42,6 @@ def extended(prior: WeightPrior, variances: Array) -> WeightPrior:
     root[:size, :size] = prior.root
     root[size:, size:] = np.diag(np.sqrt(variances))
     return WeightPrior(np.append(prior.mean, np.zeros(more)), root, prior.noise)
-
-
-def james_stein(values: Array, noise: float) -> float:
-    """Return by what to multiply values whose noise is known, so that they are nearer the truth on average.
-
-    >>> james_stein(np.array([3.0, 4.0]), 0.0), james_stein(np.array([1.0, 1.0]), 2.0)
-    (1.0, 0.0)
-    """
-    energy = float(np.sum(np.square(values)))
-    return max(0.0, 1.0 - values.size * noise**2 / energy) if energy > 0 else 0.0
 
 
 def _shrunk(matrix: Array, noise: float) -> Array:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacitly.arrays import Array, check_shape
-from tacitly.linalg import unpack_symmetric
-from tacitly.methods.recommender.prior import james_stein
+from tacitly.linalg import james_stein, unpack_symmetric
 from tacitly.methods.recommender.queries import WEIGHT, drawing
 
 _REACH = 6.0  # standard deviations beyond which a whitened feature is cut
