@@ -7,7 +7,8 @@ posterior itself. That is the evidence of m − 1 − fₖ independent errors of
 degrees of freedom on m rows has no more of them to be judged by. (With m − 1 instead, a user with as many rows as
 weights was now and then given a fit through all rows, whose left-out errors happened to be small.) Odds are public and
 favour the posterior, so that a few rows overrule it only if it is far off: for a user who is unlike the others, or
-under a prior that privacy noise has spoilt.
+under a prior that privacy noise has spoilt. Rows that are alike by chance, as answers on a scale of three often are,
+leave a candidate no error at all: :data:`CHANCE` keeps that from counting as certainty.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ TRUSTED = (0.005, 0.02, 0.95, 0.015, 0.01)
 
 ALONE = (0.0, 0.0, 0.0, 0.0, 1.0)
 """Odds where it does not: every user's own mean."""
+
+CHANCE = 0.3
+"""Added to each sum of squared left-out errors, in noise variances.
+
+Without it, predictions of answers 0, 1 and 2 by two or three rows were 8 % worse than one model for all. It was chosen
+among 0.3, 1, 2 and 4 on public panels: targets without ties hardly notice, and a larger one takes more from the few who
+are right to trust their own rows.
+"""
 
 _POSTERIOR = SCALES.index(1.0)
 
@@ -75,7 +84,7 @@ def personal_weights(
         freedoms.append(np.ones(len(rows)))
     candidates = np.stack(weights)
     left_out = np.stack(errors)
-    shares = shares_of(left_out / count + 1e-9 * prior.noise, np.stack(freedoms), rows, odds)
+    shares = shares_of((left_out + CHANCE * prior.noise) / count, np.stack(freedoms), rows, odds)
     noise = own_noise(shares, left_out / prior.noise, misfits / prior.noise, rows)
     mixed = np.einsum("kn,kni->ni", shares, candidates)
     between = candidates - mixed

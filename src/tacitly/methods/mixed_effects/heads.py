@@ -15,7 +15,7 @@ import numpy as np
 
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.heads.base import HeadWork
-from tacitly.methods.mixed_effects.evidence import SCALES, TRUSTED, own_noise, personal_weights, shares_of
+from tacitly.methods.mixed_effects.evidence import CHANCE, SCALES, TRUSTED, own_noise, personal_weights, shares_of
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
 from tacitly.methods.mixed_effects.statistics import Moments, left_out_sums, misfits_of, triangle
 
@@ -89,11 +89,12 @@ class PosteriorHeads(HeadWork):
                 posteriors = found
         count = np.maximum(rows, 1.0)
         candidates[-1, :, 0] = np.where(rows > 0, moments[:, entries] / count, self.prior.mean[0])
-        errors = np.where(rows > 0, errors, 0.0) / count + 1e-9 * self.prior.noise
-        shares, out = shares_of(errors, freedoms, rows, self.odds), np.empty((len(rows), *self.shape))
+        errors = np.where(rows > 0, errors, 0.0)
+        shares = shares_of((errors + CHANCE * self.prior.noise) / count, freedoms, rows, self.odds)
+        out = np.empty((len(rows), *self.shape))
         write_mixed(candidates, shares, posteriors, np.ascontiguousarray(rows), self.prior.mean, out)
-        left_out, misfits = errors * count / self.prior.noise, misfits_of(moments, posteriors, self.prior)
-        out[:, -1] = own_noise(shares, left_out, misfits, rows)
+        misfits = misfits_of(moments, posteriors, self.prior)
+        out[:, -1] = own_noise(shares, errors / self.prior.noise, misfits, rows)
         return out
 
 
