@@ -439,6 +439,17 @@ def test_nobody_changes_anothers_head_by_a_bit_not_even_by_having_more_rows(name
         np.testing.assert_allclose(work.own(X[first:last], y[first:last]), heads[user], rtol=1e-9, atol=1e-12)
 
 
+def test_clips_leave_rare_counts_to_the_population() -> None:
+    """Most users have none: clips of their size cut the others' scores away, and the level came out at -3.1."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(4000), 4)
+    X = rng.normal(size=(16000, 5))
+    rates = np.exp(-2.5 + rng.normal(size=4000)[users] + X @ np.array([0.4, -0.3, 0.2, 0.0, 0.0]))
+    counts = rng.poisson(rates).astype(np.float64)
+    model = fitted("poisson", X, counts, users, 1.0, noise="float", noise_seed=1)
+    assert model.intercept_ == pytest.approx(-2.5, abs=0.35)
+
+
 def test_evidence_alone_stays_with_a_narrow_prior_where_left_out_rows_do_not() -> None:
     """Why own fits are tried by left-out rows: in many directions evidence falls with every wider prior."""
     rng = np.random.default_rng(0)

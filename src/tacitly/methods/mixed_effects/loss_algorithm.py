@@ -72,6 +72,7 @@ _SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the 
 _LEAST_SPREAD, _MOST_SPREAD, _EDGE = 1.0, 4.0, 0.1  # the last: noise of the spread's eigenvalues that is small
 _RARE_SCORE, _RAREST, _MOST_SCORE = 0.5, 4.0, 8.0
 _MOST_SIZES, _SMALL_SIZES = 10.0, 0.1
+_COUNTS, _AFFORDED = 2.0, 4.0  # the same for rare counts: how many a clip leaves whole, and noise in sampling errors
 _INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
 _SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
 _NOISE = 0.3
@@ -177,11 +178,12 @@ class _Learner:
         entries = size * (size + 1) // 2
         metric, slope, slope_noise = preconditioned(unpack_symmetric(released[:entries], size), noise, plain)
         shares = self._shares(released[entries:], noise)
+        rare = self._rare(unpack_symmetric(released[:entries], size), plain)
         for number in range(ROUNDS[stage]):
             label = f"{stage + 1}.{number + 1}"
             score = LossScore(self.units, replace(frozen, mean=self.prior.mean), metric, plain, information.clip)
             typical = self._typical(score, "score norm", f"score norm {label}", reach=8.0)
-            clip = self._score_clip(typical, f"score {stage + 1}")
+            clip = max(self._score_clip(typical, f"score {stage + 1}"), self._affordable(rare, f"score {stage + 1}"))
             measured = MeasuredLossScore(score, clip, np.tile(self._constant, self.classes))
             mean, noise = self._mean(measured, f"score {stage + 1}", f"score {label}", measured.bound)
             vector, gains, squares = measured.split(mean, noise, _USUAL)
@@ -286,6 +288,25 @@ class _Learner:
         floor = max(2.0 * noise, 0.1 * float(np.abs(released).mean()), 1e-12)
         shares = np.maximum(released, floor)
         return np.asarray(shares / shares.mean())
+
+    def _rare(self, released: Array, metric: Array) -> float:
+        """Return how far out the scores of users of rare counts are who have some; 0 for classes.
+
+        A user who expects Λ counts has the information Λ/(1 + Λσ²) about the intercept, and j counts have a score of
+        about j/√Λ, where scores have a mean square of one.
+        """
+        if self.loss != "poisson":
+            return 0.0
+        back = np.linalg.inv(metric)
+        known = float((back @ released @ back)[0, 0]) * float(np.trace(released))
+        left = 1.0 - known * float(self.prior.covariance[0, 0])
+        expected = max(known, 1e-6) / max(left, 0.1)
+        return _COUNTS / math.sqrt(expected)
+
+    def _affordable(self, clip: float, phase: str) -> float:
+        """Return ``clip``, or the largest whose noise is a few times the sampling error of scores."""
+        sampling = 1.0 / math.sqrt(self.federation.n_users * self.units.size)
+        return min(clip, _AFFORDED * sampling / max(self._noise(phase), 1e-9))
 
     def _score_clip(self, typical: float, phase: str) -> float:
         """Return the clip of scores: above the few large ones where most are small, as all rounds so far say."""
