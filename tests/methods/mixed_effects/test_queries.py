@@ -15,7 +15,7 @@ from tacitly.arrays import Array
 from tacitly.data.cohort import Cohort
 from tacitly.federation.shard import Shard
 from tacitly.linalg import pack_symmetric
-from tacitly.methods.mixed_effects import advantage, variance_queries
+from tacitly.methods.mixed_effects import advantage, posterior, queries, variance_queries
 from tacitly.methods.mixed_effects.advantage import Advantage, left_out
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, posteriors
 from tacitly.methods.mixed_effects.queries import Information, InformationShares, MeasuredScore, Score
@@ -122,6 +122,21 @@ def test_block_sums_are_clipped_to_the_bound(name: str) -> None:
         for bound in (1e-3, 0.5, 3.0):
             total = query.block_sum(X, y, np.array([0, 40]), bound)
             assert np.linalg.norm(total) <= bound
+
+
+@pytest.mark.parametrize("name", ["score norm", "measured score", "measured spread", "coverage"])
+def test_users_are_taken_a_few_at_a_time_where_weights_are_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand users of 800 weights took 15 GB, and the program was killed after its privacy had been spent."""
+    X, y, offsets = ragged([3, 0, 5, 2, 1, 4, 6, 2])
+    query, sizes = QUERIES[name], []
+    whole = query.block_sum(X, y, offsets, 0.7)
+    form, few = posterior.posteriors_of, 3 * P**2
+    monkeypatch.setattr(posterior, "_NUMBERS", few)
+    monkeypatch.setattr(
+        queries, "posteriors_of", lambda found, prior: sizes.append(len(found.information)) or form(found, prior)
+    )
+    np.testing.assert_allclose(query.block_sum(X, y, offsets, 0.7), whole, rtol=1e-12, atol=1e-12)
+    assert sizes == [3, 3, 2]
 
 
 @pytest.mark.parametrize("name", BOUNDED)

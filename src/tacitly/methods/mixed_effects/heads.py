@@ -16,20 +16,10 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.heads.base import HeadWork
 from tacitly.methods.mixed_effects.evidence import CHANCE, SCALES, TRUSTED, own_noise, personal_weights, shares_of
-from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, users_at_once
 from tacitly.methods.mixed_effects.statistics import Moments, left_out_sums, misfits_of, triangle
 
-_BLOCK, _NUMBERS = 4096, 1 << 24  # users whose posteriors are computed together, and numbers in their matrices
 _MANY = 8192  # users from which on they are computed by compiled kernels, as a shard's sums are
-
-
-def users_at_once(weights: int) -> int:
-    """Return how many users' posteriors are computed together, for users with so many weights: a public number.
-
-    >>> users_at_once(14), users_at_once(1000)
-    (4096, 16)
-    """
-    return max(1, min(_BLOCK, _NUMBERS // weights**2))
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,9 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows
 from tacitly.heads.base import HeadWork
 from tacitly.methods.mixed_effects.candidates import LEAST, Candidate, Mixture, one_prior
-from tacitly.methods.mixed_effects.heads import users_at_once
 from tacitly.methods.mixed_effects.likelihoods import class_by_class
 from tacitly.methods.mixed_effects.other_law import check_share, compared, with_other_law
-from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, users_at_once
 from tacitly.methods.shared.batch import per_user
 
 SCALES = {0.5: 0.27, 2.0: 0.33, 4.0: 0.15, 8.0: 0.07}

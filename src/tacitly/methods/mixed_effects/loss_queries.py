@@ -24,7 +24,7 @@ from tacitly.linalg import pack_symmetric
 from tacitly.methods.mixed_effects.likelihoods import LossPosteriors, class_by_class, loss_posteriors, propagated
 from tacitly.methods.mixed_effects.loss_heads import by_evidence
 from tacitly.methods.mixed_effects.other_law import compared
-from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, users_at_once
 from tacitly.methods.mixed_effects.queries import Measured, directions, share_roots
 from tacitly.methods.mixed_effects.variance_queries import GROUPS
 from tacitly.methods.shared.batch import BatchQuery, circle, norms_of, per_user, uncircle
@@ -100,6 +100,11 @@ class _LossQuery(BatchQuery):
         check_size("classes", self.prior.mean.size // self.units.size, MOST_CLASSES)  # each is a posterior to compute
         if self.prior.loss == "squared":
             raise ValueError("loss must be 'logistic' or 'poisson'. Found 'squared'.")
+
+    @property
+    def at_once(self) -> int:
+        """As many as posteriors are computed of together."""
+        return users_at_once(self.units.size)
 
     def _posteriors(self, X: Rows, y: Rows, offsets: Offsets) -> LossPosteriors:
         return loss_posteriors(X, y, offsets, self.units, self.prior)

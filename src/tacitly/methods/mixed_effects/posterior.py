@@ -28,6 +28,7 @@ KNEE = 5.0
 """Standardised features beyond ±knee grow logarithmically, up to twice that: no absurd cell rules a user's fit."""
 
 _CELLS = 1 << 21  # numbers that products of columns may take at once
+_MOST_USERS, _NUMBERS = 4096, 1 << 24  # whose posteriors are computed together, and numbers in one matrix of each
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,15 @@ class Prior:
         """
         values, vectors = np.linalg.eigh(self.covariance + covariance)
         return replace(self, root=vectors * np.sqrt(np.maximum(values, 1e-14 * values[-1])))
+
+
+def users_at_once(weights: int) -> int:
+    """Return how many users' posteriors are computed together, for users with so many weights: a public number.
+
+    >>> users_at_once(14), users_at_once(1000)
+    (4096, 16)
+    """
+    return max(1, min(_MOST_USERS, _NUMBERS // weights**2))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, check_shape
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.array_statistics import ArrayInformation, ArraySolved, solved_in
-from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors_of
+from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior, posteriors_of, users_at_once
 from tacitly.methods.mixed_effects.statistics import (
     Likelihoods,
     Moments,
@@ -50,6 +50,11 @@ class PriorQuery(BatchQuery):
 
     def __post_init__(self) -> None:
         check_shape("mean", self.prior.mean, self.units.size)
+
+    @property
+    def at_once(self) -> int:
+        """As many as posteriors are computed of together."""
+        return users_at_once(self.units.size)
 
     @property
     def statistics(self) -> Statistics | None:
@@ -240,6 +245,11 @@ class Measured(BatchQuery):
     def coordinates(self) -> int:
         """Those of the score, and four."""
         return self.score.coordinates + 4
+
+    @property
+    def at_once(self) -> int:
+        """Those of the score."""
+        return self.score.at_once
 
     @property
     def bound(self) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from tacitly.arrays import Array, Offsets, Rows, read_only
 from tacitly.arrays import per_user as per_user
 from tacitly.federation.base import Query
+from tacitly.federation.query import BLOCK
 from tacitly.federation.statistics import Statistics
 from tacitly.privacy.clipping import GUARD, LEAST
 from tacitly.simd.lazy_njit import few
@@ -43,9 +44,21 @@ class BatchQuery(Query):
         """Return the norms of several users' contributions."""
         return norms_of(self.contributions(X, y, offsets))
 
+    @property
+    def at_once(self) -> int:
+        """Users whose contributions are computed together: a public number, smaller where each takes much memory."""
+        return BLOCK
+
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
         """Clip each contribution and add them up."""
-        return clipped_sum(self.contributions(X, y, offsets), bound)
+        total, step = np.zeros(self.coordinates), self.at_once
+        if len(offsets) - 1 <= step:
+            return clipped_sum(self.contributions(X, y, offsets), bound)
+        for first in range(0, len(offsets) - 1, step):
+            bounds = offsets[first : first + step + 1]
+            rows = slice(int(bounds[0]), int(bounds[-1]))
+            total += clipped_sum(self.contributions(X[rows], y[rows], bounds - bounds[0]), bound)
+        return total
 
     def block_sums(self, X: Rows, y: Rows, offsets: Offsets, bound: float, size: int) -> Array:
         """Sum each block of ``size`` users; blocks of one user, as the auditor asks for, all at once."""
@@ -59,8 +72,14 @@ class BatchQuery(Query):
 
     def sums_at(self, kept: Array, bound: float, size: int) -> Array:
         """Clip each contribution and add up those of each block, from array statistics."""
-        starts = range(0, len(kept), size)
-        return np.array([clipped_sum(self.contributions_at(kept[start : start + size]), bound) for start in starts])
+        blocks = [kept[start : start + size] for start in range(0, len(kept), size)]
+        return np.array([self._sum_at(block, bound) for block in blocks])
+
+    def _sum_at(self, kept: Array, bound: float) -> Array:
+        total, step = np.zeros(self.coordinates), self.at_once
+        for first in range(0, len(kept), step):
+            total += clipped_sum(self.contributions_at(kept[first : first + step]), bound)
+        return total
 
     def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
         """Return :meth:`contributions` by a compiled form, where there is one: see :class:`Contributions`."""

@@ -47,6 +47,11 @@ class TypicalNorm(BatchQuery):
         return 2
 
     @property
+    def at_once(self) -> int:
+        """As many as the query takes together."""
+        return self.query.at_once if isinstance(self.query, BatchQuery) else super().at_once
+
+    @property
     def one_form(self) -> bool:
         """True where the norms are of a batch that is the definition."""
         names = ("contribution", "block_sum", "block_sums")
