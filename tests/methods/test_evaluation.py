@@ -114,6 +114,8 @@ def test_a_users_loss_is_the_same_to_the_last_bit_whatever_rows_others_have(name
         for _ in range(3):  # no score is left but rounding
             rows -= (np.sum(rows * own, axis=1) / np.sum(own * own, axis=1))[:, None] * own
     alone = model.decision_function(rows, ids)
+    single = [model.decision_function(rows[[i]], ids[[i]]) for i in range(60)]
+    np.testing.assert_array_equal(np.concatenate(single), alone[:60])
     for more in range(1, 9):
         among = model.decision_function(
             np.vstack([np.repeat(rows[:1], more, axis=0), rows]), np.append([0] * more, ids)

@@ -12,6 +12,7 @@ from tacitly.arrays import read_only
 from tacitly.audit.sensitivity import check_sensitivity
 from tacitly.federation.cuda import basis_step, loss_step, sparse_fits, sparse_step
 from tacitly.federation.cuda.forms import FORMS, NORMS, Context, form_of
+from tacitly.federation.cuda.rows import row_sums
 from tacitly.federation.cuda.shard import OnDevice
 from tacitly.federation.query import BLOCK, Query
 from tacitly.heads.losses import Loss
@@ -185,6 +186,16 @@ def test_a_users_numbers_do_not_depend_on_others_to_the_last_bit(name: str) -> N
     after = on_device(query).block_sums(read_only(X[rest]), read_only(y[rest]), others, bound, 1)
     assert np.array_equal(np.delete(before, 7, axis=0), np.delete(after, 7, axis=0))
     assert np.linalg.norm(before[7] - after[7]) <= bound
+
+
+def test_a_row_is_added_up_alike_however_few_rows_there_are() -> None:
+    """The order of a sum on a GPU depends on the shape of all; a last bit may decide whether a row counts as far."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    products = torch.randn((600, 90), dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+    whole = row_sums(products)
+    torch.testing.assert_close(whole, products.sum(dim=1), rtol=1e-12, atol=1e-12)
+    for rows in (0, 1, 2, 15, 300):
+        assert torch.equal(row_sums(products[:rows]), whole[:rows])
 
 
 FITTED = tuple(name for name in QUERIES if name.startswith(("sparse step", "loss step", "class vote")))

@@ -57,6 +57,26 @@ def test_a_user_whom_the_prior_predicts_far_better_than_the_own_mean_attains_the
     assert query.bound < 0.62
 
 
+def test_whether_a_row_is_far_out_does_not_depend_on_whether_others_have_rows() -> None:
+    """Of the only row of a block a last bit was another: at the edge that moved the contribution by 0.4 clips."""
+    rng, size = np.random.default_rng(0), 6
+    units = Coordinates(np.zeros(size - 1), np.ones(size - 1), 0.0, 1.0)
+    for _ in range(10):
+        query = Advantage(units, Prior(rng.normal(size=size), rng.normal(size=(size, size)), 1.3))
+        X, low, high = rng.normal(size=(4, size - 1)), 0.0, 1e4
+
+        def sent(target: float, rows: int, query: Advantage = query, X: np.ndarray = X) -> np.ndarray:
+            y = np.append(target, np.zeros(rows - 1))
+            return query.contributions(X[:rows], y, np.array([0, 1, rows]))[0]
+
+        near = sent(low, 1)
+        while np.nextafter(low, high) < high:
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if np.array_equal(sent(middle, 1), near) else (low, middle)
+        for target in low * (1.0 + np.arange(-20, 21) * 2.0**-52):
+            np.testing.assert_array_equal(sent(target, 4), sent(target, 1))
+
+
 def test_a_user_without_rows_sends_nothing() -> None:
     sent = four(np.zeros((1, 2)), np.zeros(1), np.zeros(1), np.zeros(1), 1.0)
     np.testing.assert_array_equal(sent, np.zeros((1, 4)))

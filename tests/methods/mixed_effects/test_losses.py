@@ -638,3 +638,18 @@ def test_which_law_a_user_follows_is_the_same_to_the_last_bit_however_many_rows_
         rows, targets = (np.concatenate([np.repeat(part[:1], more, axis=0), part]) for part in (X, y))
         among = query.contributions(rows, targets, np.append(0, offsets[1:] + more))
         np.testing.assert_array_equal(among[1:], alone[1:])
+
+
+def test_the_factor_of_a_user_of_counts_is_the_same_to_the_last_bit_among_very_few_rows() -> None:
+    """With one or two rows in a block, last bits of variances differed: by half of the guard for counts in billions."""
+    rng = np.random.default_rng(3)
+    for size in (2, 4, 7, 13):
+        units = Coordinates(np.zeros(size - 1), np.ones(size - 1), 0.0, 1.0)
+        for rows in (1, 2):
+            for _ in range(50):
+                prior = Prior(rng.normal(size=size), rng.normal(size=(size, size)), 0.1, "poisson")
+                X, y = rng.normal(size=(7, size - 1)), np.floor(10.0 ** rng.uniform(0, 9, size=7))
+                alone = own_factor(units.design(X[:rows]), y[:rows], np.array([0, rows, rows]), prior)
+                among = own_factor(units.design(X), y, np.array([0, rows, 7]), prior)
+                np.testing.assert_array_equal(among.means[0], alone.means[0])
+                np.testing.assert_array_equal(among.left_out[:rows], alone.left_out)

@@ -20,7 +20,7 @@ import torch
 
 from tacitly.arrays import Array
 from tacitly.federation.cuda.forms import Context
-from tacitly.federation.cuda.rows import Own, Span, in_spans, per_user
+from tacitly.federation.cuda.rows import Own, Span, in_spans, per_user, row_sums
 from tacitly.federation.cuda.sums import BlockSums, in_blocks, numbers, packed, taking_part
 from tacitly.privacy.clipping import GUARD, LEAST
 
@@ -134,7 +134,7 @@ def plain_steps(span: Span, public: Public) -> Steps:
     energy = per_user(rows.square() * public.squared.to(torch.float64) * fourth, counts).sum(dim=1)
     directions = public.directions.to(torch.float64)
     k = len(directions)
-    projected = torch.stack([(rows * direction).sum(dim=1) for direction in directions], dim=1)
+    projected = torch.stack([row_sums(rows * direction) for direction in directions], dim=1)
     systems = per_user((projected[:, :, None] * projected[:, None, :]).reshape(-1, k * k), counts).reshape(-1, k, k)
     right = per_user(projected * targets[:, None], counts)
     ridge = _RIDGE * systems.diagonal(dim1=1, dim2=2).sum(dim=1)
@@ -142,7 +142,7 @@ def plain_steps(span: Span, public: Public) -> Steps:
     lower, failed = torch.linalg.cholesky_ex(torch.nan_to_num(systems, nan=0.0, posinf=0.0, neginf=0.0))
     heads = torch.cholesky_solve(right[:, :, None], torch.where((failed > 0)[:, None, None], torch.nan, lower))[:, :, 0]
     heads = torch.where(torch.isfinite(systems).all(dim=2).all(dim=1)[:, None], heads, torch.nan)
-    errors = targets - (projected * heads[owner]).sum(dim=1)
+    errors = targets - row_sums(projected * heads[owner])
     corrections = per_user(rows * errors[:, None], counts)
     return Steps(heads, corrections, _lengths(energy, counts, rows.shape[1], public))
 

@@ -21,7 +21,7 @@ from tacitly.arrays import Array
 from tacitly.federation.cuda.contributions import Norms, clipped
 from tacitly.federation.cuda.forms import Context
 from tacitly.federation.cuda.grams import grams_of
-from tacitly.federation.cuda.rows import Own, Span
+from tacitly.federation.cuda.rows import Own, Span, row_sums
 from tacitly.federation.cuda.sums import BlockSums, norms_of, numbers, packed
 
 
@@ -157,10 +157,10 @@ def coverage(query: Any, context: Context) -> BlockSums:
         design, targets = _design(own, query.units, device)
         weights = mean + found.means @ root.T
         spread = root @ found.covariances @ root.T
-        fitted = (design * weights[own.owner]).sum(dim=1)
+        fitted = row_sums(design * weights[own.owner])
         leverage = torch.zeros_like(fitted)
         for column in range(design.shape[1]):
-            leverage += design[:, column] * (spread[:, column][own.owner] * design).sum(dim=1)
+            leverage += design[:, column] * row_sums(spread[:, column][own.owner] * design)
         free = (1.0 - leverage / prior.noise).clamp(min=1e-9)
         residuals = targets - fitted
         misfits = found.residuals / prior.noise + found.means.square().sum(dim=1)

@@ -24,6 +24,7 @@ STREAMED = 1 << 13
 ROWS = 64
 """Rows per user for which there must be room on the device, where rows are kept there."""
 
+_FEWEST_ROWS = 512  # that are added up at once
 _SHARE = 0.6  # of the free memory that these rows may take
 _STAGED = 1 << 25  # bytes of a buffer through which rows go to the device
 _CELLS = 1 << 21  # numbers per row that forms hold at once on a host, for users with one row each
@@ -77,6 +78,13 @@ def per_user(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     # Unchecked: the check of the counts, which are those of these rows, would wait for the device twice.
     found = torch.segment_reduce(table, "sum", lengths=counts, axis=0, unsafe=True, initial=0.0)
     return found.reshape(len(counts), *values.shape[1:])
+
+
+def row_sums(products: torch.Tensor) -> torch.Tensor:
+    """Add up the numbers of each row. On a GPU they are added in another order where there are very few rows."""
+    few = max(0, _FEWEST_ROWS - len(products))
+    padded = torch.cat([products, products.new_zeros((few, products.shape[1]))]) if few else products
+    return padded.sum(dim=1)[: len(products)]
 
 
 def thinned(span: Span, most: int) -> Span:

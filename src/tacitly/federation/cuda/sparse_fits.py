@@ -14,11 +14,10 @@ from typing import NamedTuple
 import torch
 
 from tacitly.federation.cuda.grams import grams_of
-from tacitly.federation.cuda.rows import Span, per_user
+from tacitly.federation.cuda.rows import Span, per_user, row_sums
 
 RIDGE, ROUNDING = 1e-12, 1e-12  # as in methods.low_rank_sparse.array_fits
 _NOTHING = 0x0010000000000000  # the smallest normal number as an integer: keys below it are of zeros
-_FEWEST_ROWS = 512
 _MOST_ENTRYWISE = 32  # columns of a system that is solved entry by entry: beyond, work grows as their third power
 
 
@@ -38,9 +37,7 @@ class Users:
         """Return the users of a span, whose rows are projected on a basis (directions as rows)."""
         start, stop = (int(edge) for edge in span.offsets[[0, -1]])
         X = span.X[start:stop]
-        # How a row is added up on a GPU is another thing where there are very few rows.
-        rows = torch.cat([X, X.new_zeros((_FEWEST_ROWS - len(X), X.shape[1]))]) if len(X) < _FEWEST_ROWS else X
-        along = torch.stack([(rows * direction).sum(dim=1)[: len(X)] for direction in basis], dim=1)
+        along = torch.stack([row_sums(X * direction) for direction in basis], dim=1)
         return cls(X, span.y[start:stop].to(torch.float64), along, span.offsets.diff(), plain=plain)
 
     def only(self, rows: torch.Tensor) -> Users:

@@ -21,7 +21,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows
+from tacitly.arrays import Array, Offsets, Rows, row_products
 from tacitly.federation.statistics import Statistics
 from tacitly.methods.mixed_effects.own_noise import reaches
 from tacitly.methods.mixed_effects.posterior import Coordinates, Posteriors, Prior
@@ -162,16 +162,16 @@ def left_out(
 
     No refitting: with q = lᵀRl/s² for the whitened row l, a residual r becomes r/(1 − q), of variance s²/(1 − q).
     """
-    design = units.design(X)
+    design = np.ascontiguousarray(units.design(X))  # a last bit may decide whether a row counts as far out
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     weights = prior.mean + found.means @ prior.root.T
-    fitted = np.einsum("ij,ij->i", design, weights[owner])
+    fitted = row_products(design, weights[owner])
     spread = prior.root @ found.covariances @ prior.root.T
     leverage = np.zeros(len(design))
     step = max(1, (1 << 22) // units.size**2)
     for first in range(0, len(design), step):
         rows = slice(first, first + step)
-        leverage[rows] = np.einsum("ri,rij,rj->r", design[rows], spread[owner[rows]], design[rows])
+        leverage[rows] = row_products(np.einsum("ri,rij->rj", design[rows], spread[owner[rows]]), design[rows])
     free = np.maximum(1.0 - leverage / prior.noise, 1e-9)
     residuals = units.targets(y) - fitted
     return np.asarray(residuals / np.sqrt(prior.noise * free)), np.asarray(residuals / free)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacitly.arrays import Array, Offsets, Rows, check_shape
+from tacitly.arrays import Array, Offsets, Rows, check_shape, row_products
 from tacitly.heads.base import HeadWork
 from tacitly.methods.mixed_effects.evidence import CHANCE, SCALES, TRUSTED, own_noise, personal_weights, shares_of
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior, users_at_once
@@ -96,4 +96,4 @@ def variances(design: Array, triangles: Array) -> Array:
     """
     first, second = np.triu_indices(design.shape[1])
     products = design[:, first] * design[:, second] * np.where(first == second, 1.0, 2.0)
-    return np.asarray(np.einsum("ij,ij->i", products, triangles))
+    return row_products(products, triangles)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Offsets, per_user, rows_times
+from tacitly.arrays import Array, Offsets, per_user, row_products, rows_times
 from tacitly.heads.losses import LARGEST_SCORE
 from tacitly.methods.mixed_effects.candidates import LEAST, Candidate, Mixture
 from tacitly.methods.mixed_effects.likelihoods import mean_response
@@ -69,11 +69,12 @@ def own_factor(design: Array, targets: Array, offsets: Offsets, prior: Prior) ->
     """
     counts = np.diff(offsets)
     owner, rows = np.repeat(np.arange(len(counts)), counts), np.maximum(counts, 1.0)
-    spread = np.minimum(np.einsum("ri,ij,rj->r", design, prior.covariance, design), np.trace(prior.covariance))
+    # To the last bit a row's own: counts may be a billion.
+    scores = rows_times(design, np.column_stack([prior.mean, prior.covariance]))
+    spread = np.minimum(row_products(scores[:, 1:], design), np.trace(prior.covariance))
     typical = np.minimum(per_user(spread, offsets) / rows, _MOST_VARIANCE)  # of log rates in the user's rows
     variance, noise = np.expm1(typical), min(prior.noise, _MOST_VARIANCE)
-    scores = rows_times(design, prior.mean[:, None])[:, 0]  # to the last bit a row's own: counts may be a billion
-    expected = np.exp(np.minimum(scores + (typical[owner] + noise) / 2.0, LARGEST_SCORE))
+    expected = np.exp(np.minimum(scores[:, 0] + (typical[owner] + noise) / 2.0, LARGEST_SCORE))
     weight = 1.0 / (1.0 + math.expm1(noise) * (1.0 + variance[owner]) * expected)
     parts = variance[owner][:, None] * weight[:, None] * np.stack([targets, expected], axis=1)
     sums = per_user(parts, offsets)

@@ -94,7 +94,8 @@ class Rules:
 
     def scores(self, rows: npt.NDArray[np.floating], heads: Array) -> tuple[Array, Array]:
         """Return posterior means of scores (one per class where there are several), and their variances."""
-        design, mean = self.units.design(rows), self.prior.mean
+        # In one order for one row and for many: no score tells, by its last bit, how many rows there are.
+        design, mean = np.ascontiguousarray(self.units.design(rows)), self.prior.mean
         weights = heads[:, : mean.size].reshape(-1, *mean.shape)
         spread = np.maximum(variances(design, heads[:, mean.size : mean.size + triangle(self.units.size)]), 0.0)
         return np.einsum("ip,i...p->i...", design, weights), spread
