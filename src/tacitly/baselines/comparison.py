@@ -34,6 +34,7 @@ _SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)  # of the way from the logarithm of a user'
 _CLEAR = 2.0  # standard errors by which an error is smaller that is called smaller
 _PERFECT = 0.999  # R², accuracy or explained deviance from which on a target is suspected among the columns
 _ABSURD = 0.5  # share of all users' error from which on one user decides alone
+_MOST_WORK = 1e10  # users times weights³ up to which mixed effects are fitted again without noise: some minutes
 _NOTHING = 0.02  # R² or explained deviance below which hardly anything is predicted
 _EXACT = 1.0 - 1e-12  # score of predictions that are off by rounding only
 
@@ -137,7 +138,8 @@ class HeldOut:
 def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list[Line]:
     """Compare a fitted model with what users have alone, one model for all, and the same method without privacy.
 
-    The list is empty where no user has two rows, so that none can be held out.
+    The list is empty where no user has two rows, so that none can be held out; the same method without privacy is left
+    out where it would take much longer than this model did.
 
     >>> import tacitly
     >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(500, 8, 1, 10, random_state=0)
@@ -163,7 +165,8 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a baseline that has not quite converged is still what it is
         predictions = alternatives(train, test, loss, some)
-        predictions[TWIN] = _predicted(_not_private(model, train), probe)  # not kept: heads may be large
+        if _twin_work(model, train) <= _MOST_WORK:
+            predictions[TWIN] = _predicted(_not_private(model, train), probe)  # not kept: heads may be large
     predictions[OURS] = _predicted(model.with_heads_of(train), probe)
     private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
     private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
@@ -219,8 +222,10 @@ def verdict(lines: list[Line], ranges: str | None = None) -> str:
         if best - ours < _CLEAR * nearest.doubt:
             return f"Sharing may have helped: {said}, a difference that so few users show by chance too."
         return f"Sharing helped: {said}.{_too_good(line)}{_too_little(line)}"
-    if line[TWIN].error < best:
-        also = "" if ranges is None else f", or public ranges ({ranges})"
+    also = "" if ranges is None else f", or public ranges ({ranges})"
+    if TWIN not in line:
+        why = f"More users, a larger epsilon, fewer columns{also} may help."
+    elif line[TWIN].error < best:
         why = f"The noise is why: more users, a larger epsilon, fewer columns{also} help."
     else:
         units = "declare the columns' public range (--feature-range), try" if ranges == "--feature-range" else "try"
@@ -358,6 +363,16 @@ def _alone(loss: Loss, same: dict[str, Any], train: Cohort, test: Cohort) -> npt
         tried += [means * np.exp(share * near) for share in _SHARES]
     target = np.asarray(test.y, dtype=np.float64)
     return min(tried, key=lambda prediction: loss.error(target, prediction))
+
+
+def _twin_work(model: Comparable, train: Cohort) -> float:
+    """Return how much work a fit without noise is, if that grows with the third power of the columns; else 0.
+
+    Noise leaves out most of a thousand columns; without it all are learned from, which may take hours.
+    """
+    from tacitly.methods.mixed_effects.estimator import MixedEffects
+
+    return float(train.n_users) * (train.n_features + 1.0) ** 3 if isinstance(model, MixedEffects) else 0.0
 
 
 def _not_private(model: Comparable, train: Cohort) -> Any:
