@@ -254,3 +254,29 @@ def test_help_of_accounts_shows_no_backslashes(command: Command, name: str) -> N
     code, out, _ = command("budget", name, "--help")
     assert code == 0
     assert "\\[" not in out
+
+
+def test_summaries_of_classes_and_counts_say_what_their_numbers_are_of() -> None:
+    """They said "target: sick" and nothing else: log odds of what, of yes or of no?"""
+    frame = rows()
+    X, y, who = frame[["a"]], frame["y"], frame["who"]
+    for options, target, said in (
+        ({"loss": "logistic", "classes": ("no", "yes")}, np.where(y > 10, "yes", "no"), "the log odds that it is yes"),
+        ({"loss": "logistic", "classes": (0, 1, 2)}, np.digitize(y, [8, 12]), "the log odds of each class against the"),
+        ({"loss": "poisson"}, y.round().clip(0).astype(int), "log rates, which scatter beyond chance by"),
+    ):
+        model = tacitly.MixedEffects(epsilon=8.0, **options).fit(X, target, who)  # type: ignore[arg-type]
+        assert f"; estimates are of {said}" in str(model.summary()).splitlines()[1]
+
+
+def test_accounts_for_other_people_with_the_same_ids_can_be_made(command: Command, tmp_path: Path) -> None:
+    """Two studies number their people from 1: the second could have no account with a ceiling."""
+    pd.DataFrame({"order": [7, 8, 9], "id": ["guest1", "guest2", "guest3"]}).to_csv(tmp_path / "ids.csv", index=False)
+    code, out, err = command("budget", "create", "a.ledger", "--epsilon", 3, "--roster", "ids.csv", "--user", "id")
+    assert code == 0, err
+    assert "a.ledger" in out.splitlines()[0]
+    code, _, err = command("budget", "create", "b.ledger", "--epsilon", 3, "--roster", "ids.csv", "--user", "id")
+    assert code == 2
+    assert "leave out --roster and name the new account at each fit: --ledger b.ledger" in " ".join(err.split())
+    code, out, err = command("budget", "create", "b.ledger", "--epsilon", 3)
+    assert code == 0, err

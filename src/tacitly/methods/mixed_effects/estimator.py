@@ -233,7 +233,17 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             left_out=_left_out(names, used, texts),
             warning=self._few_users.caution(int(used.sum())) if self.helps_ else self._few_users.fallback(),
             counts=self.loss == "poisson",
+            scale=self._scale(),
         )
+
+    def _scale(self) -> str:
+        """Return what estimates are of, as the summary says it; nothing if it is the target itself."""
+        if self.loss == "poisson":
+            return "log rates"
+        if self.loss == "squared":
+            return ""
+        two = len(self.classes_) == 2
+        return f"the log odds that it is {self.classes_[1]}" if two else "the log odds of each class against the others"
 
     def users_needed(self, features: int) -> int:
         """Return about how many users make the privacy noise small for this many features; public numbers only."""

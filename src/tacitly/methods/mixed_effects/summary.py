@@ -32,6 +32,7 @@ class Summary:
     left_out: tuple[str, ...] = ()
     warning: str = ""
     counts: bool = False
+    scale: str = ""  # what estimates add up to, if not the target itself: log odds, log rates
 
     @property
     def intervals(self) -> Array:
@@ -47,9 +48,10 @@ class Summary:
         width = max(len(name) for name in ("(intercept)", *self.names))
         if not self.names:
             return "\n".join([self.title, f"target: {self.target}", "", self.warning])
-        what = "log rates scatter beyond chance by" if self.counts else "residual standard deviation"
-        residual = "" if math.isnan(self.residual) else f"; {what} {self.residual:.4g}"
-        lines = [self.title, f"target: {self.target}{residual}", ""]
+        what = "which scatter beyond chance by" if self.counts else "residual standard deviation"
+        scale = f"; estimates are of {self.scale}" if self.scale else ""
+        residual = "" if math.isnan(self.residual) else f"{',' if self.counts else ';'} {what} {self.residual:.4g}"
+        lines = [self.title, f"target: {self.target}{scale}{residual}", ""]
         lines.append(f"{'':{width}}  {'estimate':>10}  {'std. err.':>10}  {'95 % interval':^23}  {'users vary by':>13}")
         rows = zip(self.names, self.estimates, self.errors, self.intervals, self.spreads, strict=True)
         for name, estimate, error, (low, high), spread in rows:
