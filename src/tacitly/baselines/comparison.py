@@ -220,7 +220,7 @@ def verdict(lines: list[Line], ranges: str | None = None) -> str:
         also = f", and {_below(ours, local)} below that of local models" if local != means else ""
         said = f"the error is {_below(ours, means)} below that of the users' own means{also}"
         if best - ours < _CLEAR * nearest.doubt:
-            return f"Sharing may have helped: {said}, a difference that so few users show by chance too."
+            return f"Sharing may have helped: {said}, a difference that may well be chance."
         return f"Sharing helped: {said}.{_too_good(line)}{_too_little(line)}"
     also = "" if ranges is None else f", or public ranges ({ranges})"
     if TWIN not in line:

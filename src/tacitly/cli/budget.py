@@ -50,7 +50,7 @@ def create(
     roster: Annotated[
         Path | None, typer.Option(help="Table with the ids of the people; nobody else may use it.")
     ] = None,
-    column: Annotated[str | None, typer.Option(help="Column with the ids; default: the first.")] = None,
+    user: Annotated[str | None, typer.Option(help="The roster's column with the ids; default: the first.")] = None,
     renews: Annotated[str | None, typer.Option(help="yearly, quarterly or monthly: a new budget each period.")] = None,
     curator: Annotated[str | None, typer.Option(help="Who is responsible; stated in certificates.")] = None,
     purpose: Annotated[str | None, typer.Option(help="What it is for; stated in certificates.")] = None,
@@ -69,11 +69,12 @@ def create(
     people: People | None = None
     if roster is not None:
         with status("reading the roster"):
-            people = People.of(_ids(roster, column), home.secret())
+            people = People.of(_ids(roster, user), home.secret())
         if known := accounts_of(people):
             raise ValueError(
                 f"some of these people have an account already: {', '.join(known)}. A second one would count from 0: "
-                f"set its ceiling with 'tacitly budget limit {known[0]} --epsilon {epsilon:g}'."
+                f"set its ceiling with 'tacitly budget limit {known[0]} --epsilon {epsilon:g}'. If these are other "
+                f"people with the same ids, leave out --roster and name the new account at each fit: --ledger {ledger}."
             )
     words = {"curator": curator, "purpose": purpose, "region": region, "roster": "closed" if people else None}
     about = {key: value for key, value in words.items() if value is not None}
@@ -202,7 +203,8 @@ def _show(account: Ledger) -> None:
 
     from tacitly.privacy.certificate import shown
 
-    grid = Grid("run", "state", "releases", "ε", title=str(account.path))
+    say(str(account.path))
+    grid = Grid("run", "state", "releases", "ε")
     for run in account.runs(delta=1e-6):
         grid.add_row(run.name, run.state, str(run.releases), "" if run.epsilon is None else shown(run.epsilon))
     Console().print(grid)
