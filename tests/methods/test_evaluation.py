@@ -46,6 +46,21 @@ def test_an_evaluation_is_charged_to_the_account_and_right_within_its_interval()
             model.evaluate(X, y, users, epsilon=5.0, bound=2.0)
 
 
+def test_an_evaluation_says_what_it_measured_and_whether_an_account_adds_it_up() -> None:
+    X, y, users = held_out()
+    with Ledger() as ledger:
+        found = str(fitted(ledger).evaluate(X, y, users, epsilon=0.5, bound=2.0))
+        assert found.startswith("mean absolute error ")
+        assert "no account" not in found
+    signs = tacitly.PrivateFedRep(rank=1, epsilon=4.0, loss="logistic").fit(
+        DATA.X[FIRST], DATA.y[FIRST] > 0, DATA.users[FIRST]
+    )
+    shares = signs.evaluate(X, y > 0, users, epsilon=8.0, bound=50.0)  # a bound has no meaning for classes
+    assert shares.high <= 1.0
+    assert str(shares).startswith("share of wrong classes ")
+    assert "charged to no account" in str(shares)
+
+
 def test_a_choice_among_models_finds_the_good_one_and_is_charged_once() -> None:
     with Ledger() as ledger:
         good, bad = fitted(ledger, "good"), fitted(ledger, "bad")

@@ -92,11 +92,14 @@ class Evaluation:
     delta: float
     adjacency: Adjacency
     run: str
+    measure: str  # what the loss is, in words
+    charged: bool  # whether an account adds it to what these users have spent
 
     def __str__(self) -> str:
         return (
-            f"mean loss {self.loss:.4g} (95 %: {self.low:.4g} to {self.high:.4g}), {self.n_users} users; "
+            f"{self.measure} {self.loss:.4g} (95 %: {self.low:.4g} to {self.high:.4g}), {self.n_users} users; "
             f"ε = {self.epsilon:g}, δ = {self.delta:g} ({self.adjacency}), run {self.run!r}"
+            + ("" if self.charged else ", charged to no account (ledger=… names one)")
         )
 
 
@@ -119,10 +122,11 @@ def evaluate(
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(model.adjacency))
     event = Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
     population = _losses([model], X, y, users, bound)
-    run = _opened(ledger or model.ledger, f"{model.run} evaluation", budget, [event], population)
+    account = ledger or model.ledger
+    run = _opened(account, f"{model.run} evaluation", budget, [event], population)
     total = float(_behind_the_door(population, run).release(_MeanLoss(), event, "mean loss")[0])
     run.finish()
-    n, most = population.n_users, 1.0 if bound is None else bound
+    n, most = population.n_users, 1.0 if bound is None or _classifies(model) else bound
     mean = min(1.0, max(0.0, total / n))
     spread = _NORMAL_95 * math.sqrt((event.sigma / n) ** 2 + max(mean * (1 - mean), 1 / n) / n)
     return Evaluation(
@@ -134,6 +138,8 @@ def evaluate(
         delta=delta,
         adjacency=budget.adjacency,
         run=run.name,
+        measure="share of wrong classes" if _classifies(model) else "mean absolute error",
+        charged=account is not None,
     )
 
 
@@ -182,10 +188,11 @@ def _losses(models: Sequence[PrivateModel], X: Any, y: Any, users: Any, bound: f
 def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None) -> Array:
     if not hasattr(model, "predict"):
         raise ValueError(f"{type(model).__name__} predicts nothing, so there is no loss.")
-    loss = model._loss() if hasattr(model, "_loss") else None  # personal models have one
     rows = _readable(model, X)
-    predicted = model.predict(rows) if loss is None else model.predict(rows, users)
-    if loss is not None and loss.classifies:
+    predicted = (
+        model.predict(rows, users) if hasattr(model, "_loss") else model.predict(rows)
+    )  # personal models have one
+    if _classifies(model):
         labels = cells_of(y).ravel()
         if len(labels) != len(predicted):
             raise DataError(f"y must have one label per row of X. Found {len(labels)} for {len(predicted)} rows.")
@@ -197,6 +204,10 @@ def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None
     if not np.isfinite(targets).any():
         raise DataError("y must be numbers. Found none.")
     return np.asarray(np.abs(targets - predicted) / bound)
+
+
+def _classifies(model: PrivateModel) -> bool:
+    return hasattr(model, "_loss") and bool(model._loss().classifies)
 
 
 def _readable(model: PrivateModel, X: Any) -> Any:
