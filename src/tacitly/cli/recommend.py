@@ -113,6 +113,7 @@ def _read(
 def _catalogue(path: Path, item: str, features: list[str]) -> tuple[Any, Any]:
     import numpy as np
 
+    from tacitly.data.schema import infer
     from tacitly.data.source import batch_rows
     from tacitly.data.tables import open_table
     from tacitly.data.validation import DataError
@@ -125,10 +126,15 @@ def _catalogue(path: Path, item: str, features: list[str]) -> tuple[Any, Any]:
     ids = np.concatenate([part[0] for part in parts])
     if not features:
         return ids, None
-    try:
-        return ids, np.stack([np.concatenate([p[1 + j] for p in parts]) for j in range(len(features))], 1).astype(float)
-    except ValueError:
-        raise DataError(f"{path.name}: feature columns must hold numbers. Found other text.") from None
+    columns = infer(opened, features).columns
+    text = [repr(column.name) for column in columns if column.kind not in ("number", "boolean")]
+    if text:
+        raise DataError(
+            f"{path.name}: feature columns must hold numbers, or yes or no. Found text in {', '.join(text)}: turn "
+            "genres into yes/no columns."
+        )
+    cells = [np.concatenate([part[1 + j] for part in parts]) for j in range(len(features))]
+    return ids, np.hstack([column.encode(values)[0] for column, values in zip(columns, cells, strict=True)])
 
 
 def _fit(model: Recommender, columns: tuple[Any, Any, Any], user: str, ledger: Path | None, out: Path) -> None:

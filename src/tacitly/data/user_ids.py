@@ -63,11 +63,11 @@ def id_array(ids: Any) -> Array:
     return array
 
 
-def plain(users: Any) -> Array:
-    """Return one id per user, in the given order, as integers or text."""
+def plain(users: Any, what: str = "user") -> Array:
+    """Return one id per user, in the given order, as integers or text; ``what`` has the ids, for messages."""
     ids, codes = factor(id_array(users))
     if missing := int((codes < 0).sum()):
-        raise DataError(f"users: {missing} ids are missing. Expected one id per user.")
+        raise DataError(f"{what}s: {missing} ids are missing. Expected one id per {what}.")
     return ids[codes]
 
 

@@ -363,7 +363,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return Statement(TRUST, notes=(FREE_HEADS,), not_covered=(GIVEN,))
 
     def _ids(self) -> npt.NDArray[Any]:
-        return plain(self.items)
+        return plain(self.items, "item")
 
     def _directory(self) -> Directory:
         return Directory(self._ids())
@@ -403,6 +403,8 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         if not np.isfinite(values).all():
             raise DataError("ratings must be finite numbers. Found missing or infinite values.")
         codes = self._directory().find(items) if items else np.zeros(0, dtype=np.int64)
+        if items and (codes < 0).all():
+            raise DataError(f"items: none of the {len(items)} ids is in the catalogue. Expected ids as in items=…")
         return codes, self._home_work().own(codes[:, None].astype(np.float64), values)
 
     def _best(self, head: Array, seen: npt.NDArray[np.int64], k: int, by: str) -> Recommendations:
