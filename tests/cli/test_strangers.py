@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -150,8 +151,12 @@ def test_far_too_few_users_are_told_before_anything_is_spent(command: Command, t
     code, out, _ = command(*words)
     assert code == 0
     said = " ".join(out.split())
-    assert "note: 20 users are few for 1 features at ε = 1, where about" in said
+    assert "note: 20 users are few for 1 feature at ε = 1, where about" in said
     assert said.index("most likely nothing will be shared") < said.index("ε = 1.00 (zero-out)")
+    advised = re.search(r"'tacitly (plan --users 20 --rows 5 --features 1)'", said)  # as printed: it had no --rows
+    assert advised
+    code, _, err = command(*advised[1].split(), "--epsilon", 1, "--repeats", 1)
+    assert code == 0, err
 
 
 def test_a_thousand_columns_are_not_all_listed(command: Command, tmp_path: Path) -> None:
@@ -280,3 +285,49 @@ def test_accounts_for_other_people_with_the_same_ids_can_be_made(command: Comman
     assert "leave out --roster and name the new account at each fit: --ledger b.ledger" in " ".join(err.split())
     code, out, err = command("budget", "create", "b.ledger", "--epsilon", 3)
     assert code == 0, err
+
+
+def test_numbers_that_are_no_counts_are_noted_before_they_cost_anything(command: Command, tmp_path: Path) -> None:
+    """Marks with two decimals were taken for counts without a word, as glm() does not in R."""
+    frame = rows()
+    frame.assign(y=frame["y"].clip(lower=0)).to_csv(tmp_path / "t.csv", index=False)
+    frame.assign(y=frame["y"].clip(lower=0).round()).to_csv(tmp_path / "counts.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--loss", "poisson", "--no-compare")
+    assert code == 0, err
+    assert "note: y is not a whole number everywhere." in out
+    assert (
+        "whole number" not in command("fit", "counts.csv", *FIT, "--loss", "poisson", "--no-compare", "--out", "b")[1]
+    )
+
+
+def test_a_folder_that_is_not_there_is_named_without_the_systems_number(command: Command, tmp_path: Path) -> None:
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    assert command("fit", "t.csv", *FIT, "--no-compare")[0] == 0
+    code, _, err = command("predict", "model", "t.csv", "--out", "nowhere/p.csv")
+    assert code == 2
+    assert "there is no folder nowhere." in err
+    assert "Errno" not in err
+
+
+def test_a_catalogue_may_have_yes_and_no_and_mistakes_in_it_are_named(command: Command, tmp_path: Path) -> None:
+    """Data frames write True and False, which the command refused and Python took."""
+    films = tacitly.datasets.make_ratings(200, 12, mean_ratings=6, random_state=0)
+    ids = [f"film {i}" for i in range(12)]
+    table = pd.DataFrame({"film": ids, "drama": [True, False] * 6, "genre": ["a", "b"] * 6})
+    table.to_csv(tmp_path / "films.csv", index=False)
+    ratings = pd.DataFrame({"who": films.users, "film": [ids[i] for i in films.items], "stars": films.values})
+    ratings.to_csv(tmp_path / "r.csv", index=False)
+    words = ("recommend", "r.csv", "--user", "who", "--item", "film", "--catalogue", "films.csv", "--epsilon", 2)
+    words = (*words, "--rating", "stars", "--range", "1,5", "--features")
+    code, _, err = command(*words, "drama,genre")
+    assert code == 2
+    assert "Found text in 'genre'" in err
+    code, _, err = command(*words, "drama", "--out", "films")
+    assert code == 0, err
+    model = tacitly.load(tmp_path / "films")
+    with pytest.raises(DataError, match="none of the 1 ids is in the catalogue"):
+        model.recommend_new({"flim 3": 5.0})
+    with pytest.raises(DataError, match="items: 1 ids are missing"):
+        tacitly.Recommender(epsilon=1.0, items=[*ids, None], rating_range=(1, 5)).fit(
+            ratings["who"], ratings["film"], ratings["stars"]
+        )

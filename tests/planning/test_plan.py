@@ -145,7 +145,7 @@ def test_the_sentence_where_there_is_nothing_to_gain() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rows": None}, "needs users, rows and features, or a sample. Found no rows"),
+        ({"rows": None}, "or a sample. Found no rows"),
         ({"noise": 0.8, "levels": 0.5}, "together they must be at most 1. Found 1.4"),
         ({"noise": 40.0}, "noise is a share of variance: it must lie between 0 and 1. Found 40.0"),
         ({"users": 0}, "users must be"),

@@ -174,7 +174,12 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
     with status("comparing with what you would have without it"), compiling_is_said():
         held = held_out(model, cohort)
     if held is None:
-        say("no comparison: it holds out rows of users who have two or more, and no user has.")
+        say(
+            wrapped(
+                "no comparison: it holds out rows of users who have two or more, and no user has. Without, how much "
+                "users vary cannot be told from how much rows scatter, and personal models say little."
+            )
+        )
         return
     held, absurd = held.without_absurd_users()
     lines = held.lines()

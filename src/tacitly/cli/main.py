@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -93,7 +94,9 @@ def _plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        _complain(_without_number(error), 2)
+    except ValueError as error:
         _complain(str(error), 2)
     except ModuleNotFoundError as error:
         from tacitly.extras import advice
@@ -118,6 +121,16 @@ def _plain_warning(
 ) -> str:
     """Return a warning as a user reads it: no path, no line of source."""
     return f"tacitly: {message}\n"
+
+
+def _without_number(error: OSError) -> str:
+    """Return what went wrong with a file in words, not with the number that the system has for it."""
+    if error.strerror is None or not isinstance(error.filename, str | bytes | os.PathLike):
+        return str(error)
+    path = Path(os.fsdecode(error.filename))
+    if isinstance(error, FileNotFoundError) and not path.parent.exists():
+        return f"{path}: there is no folder {path.parent}."
+    return f"{path}: {error.strerror}."
 
 
 def _complain(message: str, code: int) -> None:

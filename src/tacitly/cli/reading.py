@@ -238,7 +238,7 @@ def point_out_ids(source: Source, columns: Columns) -> None:
 
 def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: str | None) -> None:
     """Name columns whose cells do not look as they were declared; raise where most of one column's do not."""
-    from tacitly.data.misfits import misfits, zero_or_one
+    from tacitly.data.misfits import misfits, whole, zero_or_one
     from tacitly.data.schema import Schema
 
     schema = cohort.schema or Schema.declared({name: {} for name in cohort.feature_names})
@@ -258,19 +258,24 @@ def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: st
         say(wrapped(f"note: column {name!r} {misfit.words}. {advice}"))
     if loss == "squared" and zero_or_one(source, columns.target):
         say(wrapped(f"note: {columns.target} is 0 or 1 in every row. For classes, stop here and add --loss logistic."))
+    if loss == "poisson" and not whole(source, columns.target):
+        said = "is not a whole number everywhere. If it is a measurement and no count, stop here and leave out"
+        say(wrapped(f"note: {columns.target} {said} --loss poisson."))
 
 
 def point_out_few_users(model: Any, cohort: Cohort) -> None:
     """Say before anything is spent that users are far too few: their number, columns and budget are public."""
     if not hasattr(model, "users_needed"):
         return
-    needed = model.users_needed(cohort.n_features)
+    needed, each = model.users_needed(cohort.n_features), cohort.n_rows / cohort.n_users
+    features = "1 feature" if cohort.n_features == 1 else f"{cohort.n_features} features"
     if cohort.n_users * 3 < needed:
         say(
             wrapped(
-                f"note: {cohort.n_users} users are few for {cohort.n_features} features at ε = {model.epsilon:g}, "
+                f"note: {cohort.n_users} users are few for {features} at ε = {model.epsilon:g}, "
                 f"where about {needed:,} are enough: most likely nothing will be shared. Fewer columns or a larger "
-                f"epsilon help; 'tacitly plan --users {cohort.n_users} --features 3' spends nothing."
+                f"epsilon help; 'tacitly plan --users {cohort.n_users} --rows {max(1, round(each))} --features "
+                f"{min(cohort.n_features, 3)}' says what fewer columns would buy, and spends nothing."
             )
         )
 

@@ -50,6 +50,13 @@ def zero_or_one(source: Source, target: str) -> bool:
     return not wrong and set(np.unique(values[~np.isnan(values)]).tolist()) == {0.0, 1.0}
 
 
+def whole(source: Source, target: str) -> bool:
+    """Return whether all of the first targets that are numbers are whole."""
+    values = numbers(_first(source, [target])[0], np.nan)[0]
+    known = values[np.isfinite(values)]
+    return bool((known == np.rint(known)).all())
+
+
 def _first(source: Source, names: Sequence[str]) -> list[Array]:
     most = min(_ROWS, _CELLS // max(1, len(names)))
     parts: list[list[Array]] = [[] for _ in names]

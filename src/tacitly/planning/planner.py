@@ -261,7 +261,10 @@ def _components(users: int, known: Mapping[str, Any], schema: Any, sample: Any) 
 def _check_sizes(known: Mapping[str, Any]) -> None:
     missing = [name for name in ("rows", "features") if name not in known]
     if missing:
-        raise ValueError(f"a shape needs users, rows and features, or a sample. Found no {' and no '.join(missing)}.")
+        raise ValueError(
+            "a plan needs the numbers of users, of rows per user and of features, or a sample. "
+            f"Found no {' and no '.join(missing)}."
+        )
 
 
 def _fitting(shape: Shape, methods: Iterable[str] | None) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
