@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tacitly
+from tacitly.data.validation import DataError
 from tacitly.datasets import make_shared_subspace
 
 DATA = make_shared_subspace(300, 4, 1, 8, noise=0.1, random_state=0)
@@ -112,3 +113,22 @@ def test_no_error_of_a_predictor_shows_a_cell(name: str, tmp_path: Path) -> None
     with pytest.raises(ValueError, match="number") as caught:
         predictor.predict(table)
     assert "S3CR3T" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_a_service_gets_wrong_is_said_in_a_sentence(tmp_path: Path) -> None:
+    """One row as it comes from a form, columns of different lengths, a recommender: errors were NumPy's own."""
+    model, y = MODELS["numbers"]
+    predictor = tacitly.Predictor(tacitly.save(model.fit(DATA.X, y, DATA.users), tmp_path / "model"))
+    assert repr(predictor) == "Predictor(features=['x0', 'x1', 'x2', 'x3'])"
+    row = {name: 1.0 for name in predictor.features}
+    with pytest.raises(DataError, match="lists of cells, also for one row"):
+        predictor.predict(row)
+    with pytest.raises(DataError, match="Found a list of rows"):
+        predictor.predict([row])
+    with pytest.raises(DataError, match="all as long"):
+        predictor.predict({name: [1.0] * (2 if name == "x2" else 1) for name in predictor.features})
+    films = tacitly.datasets.make_ratings(100, 10, random_state=0)
+    recommender = tacitly.Recommender(epsilon=4.0, items=films.item_ids, rating_range=(1, 5))
+    recommender.fit(films.users, films.item_ids[films.items], films.values)
+    with pytest.raises(DataError, match="holds a Recommender, which a Predictor does not read"):
+        tacitly.Predictor(tacitly.save(recommender, tmp_path / "films"))

@@ -57,13 +57,17 @@ class Predictor:
         parameters = config["parameters"]
         self._loss = Loss(parameters.get("loss", "squared"), parameters.get("classes"))
         self._model: _Posteriors | _Basis
-        if "root" in public:
+        if config["class"] == "MixedEffects":
             self._model = _Posteriors(public, heads, self._loss)
         elif "basis" in public:
             self._model = _Basis(public, heads, self._loss)
         else:
             raise DataError(f"{source} holds a {config['class']}, which a Predictor does not read. Use tacitly.load.")
         self._directory = Directory(self.users) if len(self.users) else None
+
+    def __repr__(self) -> str:
+        """Return what it reads; no user."""
+        return f"Predictor(features={self.features})"
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
@@ -95,9 +99,17 @@ class Predictor:
             missing = [name for name in self.features if name not in X]
             if missing:
                 raise DataError(f"X lacks the columns {', '.join(map(repr, missing))}.")
+            columns = [cells_of(X[name]) for name in self.features]
+            single = [name for name, cells in zip(self.features, columns, strict=True) if cells.ndim != 1]
+            if single:
+                raise DataError(f"X must map names to lists of cells, also for one row. Column {single[0]!r} is none.")
+            if len({len(cells) for cells in columns}) > 1:
+                raise DataError("X must map names to lists of cells that are all as long.")
             if self._schema is not None:
-                return self._schema.encode([cells_of(X[name]) for name in self.features])
+                return self._schema.encode(columns)
             return np.column_stack([plain_numbers(X[name], f"column {name!r}") for name in self.features])
+        if isinstance(X, list) and any(isinstance(row, Mapping) for row in X):
+            raise DataError("X must map names to lists of cells. Found a list of rows.")
         rows = plain_numbers(X, "X")
         if rows.ndim != 2 or rows.shape[1] != len(self._encoded):
             raise DataError(f"X must have {len(self._encoded)} columns of numbers. Found shape {rows.shape}.")

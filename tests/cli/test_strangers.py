@@ -232,6 +232,11 @@ def test_in_python_a_summary_shows_itself_and_mistakes_are_named() -> None:
     X, y, who = frame[["a", "place"]], frame["y"], frame["who"]
     model = tacitly.MixedEffects(epsilon=8.0).fit(X, y, who)
     assert repr(model.summary()) == str(model.summary())
+    assert str(model.summary()).splitlines()[-1].startswith("NAME#3: a group of values of text column NAME")
+    with pytest.raises(DataError, match="X is a mapping"):
+        tacitly.MixedEffects(epsilon=8.0).fit(dict(X), y, who)
+    with pytest.raises(DataError, match="y is a single text"):
+        tacitly.MixedEffects(epsilon=8.0).fit(X, "y", "who")
     with pytest.raises(DataError, match="Column 'a': expected a mapping"):
         tacitly.MixedEffects(epsilon=8.0, schema={"a": (0, 1)}).fit(X, y, who)  # type: ignore[dict-item]
 

@@ -201,8 +201,6 @@ def show_summary(model: Any) -> None:
     summary = model.summary()
     text = str(summary)
     say("\n" + (text.replace(summary.warning, wrapped(summary.warning)) if summary.warning else text))
-    if any("#" in name for name in summary.names):
-        say(wrapped("NAME#3: a group of values of text column NAME (by a hash); --levels shows each value by name."))
     say("")
 
 

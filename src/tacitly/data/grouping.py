@@ -53,6 +53,8 @@ def matrix(
         chosen = tuple(source.types) if given is None else given
         check_shape((len(X), len(source.types)), chosen)
         return _frame_floats(source, len(X), chosen, dtype, blank=blank), chosen, None
+    if isinstance(X, Mapping):
+        raise DataError("X is a mapping. Expected a table: pyarrow.table(X), or a pandas or polars frame of it.")
     array = _array(X, "X")
     if array.ndim != 2:
         raise DataError(
@@ -99,6 +101,8 @@ def vector(
         warnings.warn(message, DataConversionWarning, stacklevel=2)
         array = array[:, 0]
     if array.ndim != 1:
+        if isinstance(y, str):
+            raise DataError("y is a single text. Expected the targets, one per row, not the name of their column.")
         raise DataError(f"y has shape {array.shape}. Expected one dimension: use y.ravel().")
     if len(array) != rows:
         raise DataError(f"y has {len(array)} rows and X has {rows}. Expected the same number.")

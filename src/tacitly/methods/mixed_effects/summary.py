@@ -62,4 +62,8 @@ class Summary:
             lines += ["", f"left out (no scale, or no second frequent level, was found): {', '.join(self.left_out)}"]
         if self.warning:
             lines += ["", self.warning]
+        if any("#" in name for name in self.names):
+            lines.append(
+                "NAME#3: a group of values of text column NAME (by a hash); declared levels are shown by name."
+            )
         return "\n".join(lines)
