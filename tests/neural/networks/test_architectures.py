@@ -39,3 +39,8 @@ def test_convolutional_features_have_the_documented_width() -> None:
 def test_bodies_and_heads_fit_together(network: tuple[torch.nn.Module, torch.nn.Module], width: int) -> None:
     body, head = network
     assert head(body(torch.zeros(2, width))).shape == (2, head.out_features)
+
+
+def test_images_without_channels_are_refused_in_a_sentence() -> None:
+    with pytest.raises(ValueError, match="shape must be that of an image: channels, height, width"):
+        neural.image_network(classes=3, shape=(8, 8))  # type: ignore[arg-type]

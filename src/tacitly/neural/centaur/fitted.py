@@ -77,7 +77,14 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         self.public_head_ = copy.deepcopy(head).eval()
         for part, module in (("body", self.body_), ("head", self.public_head_)):
             names = list(module.state_dict())
-            values = [torch.as_tensor(np.array(arrays[f"{part}.{i}"])) for i in range(len(names))]
+            given = [tuple(value.shape) for value in module.state_dict().values()]
+            stored = [f"{part}.{i}" for i in range(sum(name.startswith(f"{part}.") for name in arrays))]
+            if given != [arrays[name].shape for name in stored]:
+                raise ValueError(
+                    f"{part} must be of the architecture that was saved, with parameters of shapes "
+                    f"{', '.join(str(arrays[name].shape) for name in stored)}. Found {', '.join(map(str, given))}."
+                )
+            values = [torch.as_tensor(np.array(arrays[name])) for name in stored]
             module.load_state_dict(dict(zip(names, values, strict=True)))
         self._billboard = state_arrays(self.body_, self.public_head_)
         self.heads_, self.held_ = np.zeros((0, self._maker().size)), np.zeros((0, self._maker().classes))

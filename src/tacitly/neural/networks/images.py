@@ -64,6 +64,8 @@ def random_filters(shape: tuple[int, int, int], filters: int, *, size: int = 5, 
     >>> random_filters((1, 12, 12), 8)(torch.zeros(2, 144)).shape
     torch.Size([2, 256])
     """
+    if len(shape) != 3:
+        raise ValueError(f"shape must be that of an image: channels, height, width. Found {shape}.")
     if shape[1] != shape[2]:
         raise ValueError(f"images must be square. Found {shape[1]} × {shape[2]}.")
     generator = torch.Generator().manual_seed(seed)
