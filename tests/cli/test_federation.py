@@ -68,6 +68,24 @@ def test_a_site_tells_what_is_public_and_keeps_its_keys(site: Path) -> None:
     assert stat.S_IMODE(site.stat().st_mode) == 0o700
 
 
+def test_a_site_leaves_out_columns_that_it_cannot_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table had text and missing cells, as tables have, and no option to leave them out."""
+    cells = [f"p{i // 2},{i},{'' if i == 3 else i % 5},South,{i % 7}" for i in range(12)]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,a,b,clinic,y", *cells]) + "\n")
+    words = ("join", tmp_path / "south", "--table", tmp_path / "rows.csv", "--user", "who", "--target", "y")
+    code, said = run(capsys, monkeypatch, *words)
+    assert code == 2
+    assert "--exclude NAME leaves a column out" in said
+    code, said = run(capsys, monkeypatch, *words, "--exclude", "clinik")
+    assert code == 2
+    assert "Did you mean 'clinic'?" in said
+    code, said = run(capsys, monkeypatch, *words, "--exclude", "clinic,b")
+    assert code == 0, said
+    assert json.loads((tmp_path / "south" / "card.json").read_text())["features"] == ["a"]
+
+
 def test_what_is_missing_is_said(
     tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

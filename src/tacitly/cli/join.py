@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tacitly.cli import reading
 from tacitly.cli.console import say
 
 
@@ -16,7 +17,10 @@ def join(
     table: Annotated[Path | None, typer.Option(help="Rows of this site's users, to make the folder from.")] = None,
     user: Annotated[str | None, typer.Option(help="Column with the user id.")] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the site in the federation.")] = None,
+    exclude: reading.Exclude = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the site in the federation; default: that of its folder.")
+    ] = None,
     tell_rows: Annotated[bool, typer.Option("--tell-rows", help="Publish the number of rows: unit row.")] = False,
     epsilon: Annotated[
         float | None, typer.Option(help="This site's own ceiling, for all runs together; set once.")
@@ -33,7 +37,7 @@ def join(
     from tacitly.privacy.guarantee import Adjacency, Budget
 
     if not (folder / "card.json").exists():
-        _prepare(folder, table, user, target, name, tell_rows)
+        _prepare(folder, table, user, target, exclude, name, tell_rows)
     if personalize_only is not None:
         from tacitly.cli.console import with_heads
 
@@ -47,16 +51,30 @@ def join(
 
 
 def _prepare(
-    folder: Path, table: Path | None, user: str | None, target: str | None, name: str | None, tell_rows: bool
+    folder: Path,
+    table: Path | None,
+    user: str | None,
+    target: str | None,
+    exclude: list[str] | None,
+    name: str | None,
+    tell_rows: bool,
 ) -> None:
     """Make the site's folder from a table."""
     from tacitly.data.cohort import Cohort
+    from tacitly.data.tables import open_table
+    from tacitly.data.validation import DataError
     from tacitly.deployment import join as site
 
     if table is None or user is None:
-        raise ValueError(f"{folder} is new: give --table, --user, --target and --name.")
+        raise ValueError(f"{folder} is new: give --table, --user and --target.")
+    source = open_table(table, user)
+    features = reading.features_beside(source, user, target, exclude=reading.named(exclude, source))
     # The number of users is on the card: users without a target stay. Where that of rows is, every row has to count.
     policy = "raise" if tell_rows or target is None else "drop-unlabelled"
-    cohort = Cohort.from_table(table, user=user, target=target, on_bad_rows=policy)
+    try:
+        cohort = Cohort.from_table(table, user=user, target=target, features=features, on_bad_rows=policy)
+    except DataError as error:
+        advice = " (--exclude NAME leaves a column out.)" if "leave the column out" in str(error) else ""
+        raise DataError(f"{error}{advice}") from None
     card = site.prepare(folder, name or folder.name, cohort, tell_rows=tell_rows, user_column=user)
     say(f"{card.users} users; give {folder / 'card.json'} to the coordinator (it is public)")

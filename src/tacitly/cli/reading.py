@@ -312,17 +312,22 @@ def _misses_cells(cohort: Cohort, rows: slice) -> bool:
 
 def features_of(source: Source, columns: Columns) -> list[str]:
     """Return the columns to learn from, by their names alone; raise where one that is named is not there."""
+    return features_beside(source, columns.user, columns.target, columns.features, columns.exclude)
+
+
+def features_beside(
+    source: Source, user: str, target: str | None, features: list[str] | None = None, exclude: Sequence[str] = ()
+) -> list[str]:
+    """Return the columns to learn from, of a table that need not have a target."""
     from tacitly.data.grouping import choose_columns, no_such_column
 
-    for name in columns.exclude:
+    for name in exclude:
         if name not in source.types:
             raise ValueError(no_such_column(source, "excluded", name))
-    left = {columns.user, columns.target, *columns.exclude}
-    every = columns.features
-    if every is None:  # a column without a name is a row number that R or pandas has saved
-        every = [name for name in source.types if name not in (columns.user, columns.target) and name.strip()]
-    chosen = choose_columns(source, columns.user, columns.target, every)
-    return [name for name in chosen if name not in left]
+    if features is None:  # a column without a name is a row number that R or pandas has saved
+        features = [name for name in source.types if name not in (user, target) and name.strip()]
+    chosen = choose_columns(source, user, target, features)
+    return [name for name in chosen if name not in {user, target, *exclude}]
 
 
 def kinds(schema: Schema) -> list[str]:
