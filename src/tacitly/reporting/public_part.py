@@ -102,7 +102,6 @@ class PublicPart:
         model.feature_names_in_ = np.array(self.features, dtype=str)
         model.n_features_in_, model.target_name_ = len(self.features), self.target
         model.certificate_ = self.certificate
-        model.n_users_in_ = self.certificate.n_users
         model.take_public_arrays(dict(self.arrays))
         return model
 

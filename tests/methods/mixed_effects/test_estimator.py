@@ -172,6 +172,18 @@ def test_a_table_with_text_and_missing_cells(tmp_path: Path) -> None:
     assert np.isfinite(again.predict(unknown)).all()
 
 
+@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
+def test_a_model_says_the_same_after_it_was_saved_and_loaded(loss: str, tmp_path: Path) -> None:
+    X, y, users = hierarchy(400, 5, 0)[:3]
+    target = {"squared": y, "logistic": (y > 0).astype(int), "poisson": np.abs(y).astype(int)}[loss]
+    model = tacitly.MixedEffects(epsilon=4.0, loss=loss).fit(X, target, users)
+    folder = tacitly.save(model, tmp_path / "model")
+    for where in (folder, tacitly.model_folder.publish(folder, tmp_path / "public")):
+        loaded = tacitly.load(where)
+        assert str(loaded.summary()).splitlines()[0] == str(model.summary()).splitlines()[0]
+        assert len(str(loaded.summary()).splitlines()) == len(str(model.summary()).splitlines())
+
+
 def test_the_summary_is_a_table_in_the_units_of_the_data() -> None:
     text = str(tacitly.MixedEffects(epsilon=1.0).fit(*hierarchy(1000, 5, 0)[:3]).summary())
     assert "ε = 1" in text

@@ -94,7 +94,6 @@ class _LearnedPrior:
     prior_: Prior
     mean_covariance_: Array
     heads_: Array
-    n_users_in_: int
     _inflation: float
     _other_law: float
     _weak: bool
@@ -207,6 +206,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         """Return the population's coefficients, their standard errors and how much users differ: public."""
         self._check_fitted()
         certificate = self.certificate_
+        few = self._few_users(certificate.n_users)
         used = np.append(True, self.units_.gain > 0)
         if not self.units_.spread > 0:
             used[:] = False
@@ -231,7 +231,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
             residual=math.nan if self.loss == "logistic" else math.sqrt(self.noise_variance_),
             target=self.target_name_ or "y",
             left_out=_left_out(names, used, texts),
-            warning=self._few_users.caution(int(used.sum())) if self.helps_ else self._few_users.fallback(),
+            warning=few.caution(int(used.sum())) if self.helps_ else few.fallback(),
             counts=self.loss == "poisson",
             scale=self._scale(),
         )
@@ -357,7 +357,6 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
     def _describe(self, population: Population) -> None:
         super()._describe(population)
-        self.n_users_in_ = population.n_users
         self.schema_ = getattr(getattr(population, "cohort", None), "schema", None)
 
     def _procedure(self, population: Population, budget: Budget) -> Procedure:
@@ -394,7 +393,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def _work_at_home(self, federation: Any, population: Population) -> None:
         super()._work_at_home(federation, population)
         if not self.helps_:
-            warnings.warn(self._few_users.fallback(), TooFewUsersWarning, stacklevel=3)
+            warnings.warn(self._few_users(population.n_users).fallback(), TooFewUsersWarning, stacklevel=3)
 
     def _home_work(self) -> HeadWork:
         if self.loss != "squared":
@@ -477,9 +476,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         covariance = self.units_.raw_covariance(self.mean_covariance_)
         return np.asarray(np.sqrt(np.maximum(np.einsum("...ii->...i", covariance), 0.0)))
 
-    @property
-    def _few_users(self) -> FewUsers:
-        return FewUsers(self._budget(), self.n_users_in_, len(self.feature_names_in_), self._schema)
+    def _few_users(self, n_users: int) -> FewUsers:
+        return FewUsers(self._budget(), n_users, len(self.feature_names_in_), self._schema)
 
 
 def _left_out(names: npt.NDArray[Any], used: npt.NDArray[np.bool_], texts: npt.NDArray[np.int64]) -> tuple[str, ...]:
