@@ -411,6 +411,28 @@ def test_a_site_ends_when_the_run_does_and_says_so(tmp_path: Path, site: Path, m
     join.join(site, invitation, said.append)
     assert heard == [b""]
     assert said[-1] == "north: the run has finished"
+    assert any(line.startswith("north: waiting for ") for line in said)  # where nobody answers this is the last line
+
+
+def test_the_coordinator_is_told_what_was_learned_and_who_was_missing(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site was lost after ten of 35 releases, and the run ended with a certificate and not a word about it."""
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+
+    def finished(folder: Path, _: object) -> bool:
+        people = tacitly.datasets.make_shared_subspace(300, 2, 1, 6, random_state=0)
+        model = tacitly.MixedEffects(epsilon=8.0).fit(people.X, people.y, people.users)
+        tacitly.save(model, Settings.load(folder).out)
+        Status(folder).change(state="finished", last_round={"silent": ["north"]})
+        return True
+
+    monkeypatch.setattr(serve, "serve", finished)
+    code, said = run(capsys, monkeypatch, "serve", tmp_path / "hub")
+    assert code == 0, said
+    assert "mixed effects of 300 users" in said
+    assert "note: north did not answer at the end" in said
+    assert "silent" in run(capsys, monkeypatch, "serve", tmp_path / "hub", "--status")[1]
 
 
 def test_the_status_is_for_people_and_as_json_for_programs(

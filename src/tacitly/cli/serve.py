@@ -91,10 +91,12 @@ def _cards(folder: Path, chosen: Chosen, nodes: list[Path] | None, epsilon: floa
 
 
 def _run(folder: Path, page: int | None) -> None:
-    """Run the coordinator until the model is there, and show its certificate."""
+    """Run the coordinator until the model is there; show its certificate, what was learned, and who was missing."""
+    from tacitly.cli.console import show_summary, wrapped
     from tacitly.deployment import serve as coordinator
     from tacitly.deployment.page import page as status_page
-    from tacitly.deployment.settings import Settings
+    from tacitly.deployment.settings import Settings, Status
+    from tacitly.model_folder import load
     from tacitly.privacy.certificate import Certificate
 
     shown = status_page(folder, page) if page is not None else contextlib.nullcontext("")
@@ -106,6 +108,9 @@ def _run(folder: Path, page: int | None) -> None:
         raise ValueError("the run could not be finished. Run the same command again to resume; nothing is spent twice.")
     settings = Settings.load(folder)
     show_certificate(Certificate.from_json((Path(settings.out) / "certificate.json").read_text("utf-8")))
+    show_summary(load(settings.out))
+    if silent := _silent(Status(folder).read()):
+        say(wrapped(f"note: {silent} did not answer at the end: users there add nothing to sums without them."))
     say(f"model: {settings.out}/ (no heads in it: they are with the sites)")
 
 
@@ -149,6 +154,10 @@ def _show(status: dict[str, Any]) -> None:
     Console().print(grid)
 
 
+def _silent(status: dict[str, Any]) -> str:
+    return ", ".join(status.get("last_round", {}).get("silent", ()))
+
+
 def in_words(status: dict[str, Any]) -> dict[str, str]:
     """Return a status as people read it.
 
@@ -166,6 +175,7 @@ def in_words(status: dict[str, Any]) -> dict[str, str]:
         "time left": None if left is None else f"about {left / 60:.0f} minutes" if left > 90 else f"about {left:.0f} s",
         "ε spent": None if status.get("spent") is None else _of(f"{status['spent']:.3g}", total),
         "nodes": status.get("nodes"),
+        "silent": _silent(status),
         "last error": status.get("last_error"),
     }
     return {name: str(value) for name, value in told.items() if value not in (None, "")}

@@ -201,6 +201,7 @@ def join(
     for line in terms(folder, invitation):
         say(f"{node.name}: {line}")
     _warm(node, invitation.get("learns", {}), say)
+    say(f"{node.name}: waiting for {invitation['server']} (Ctrl-C stops; the same command goes on)")
     count, over, goodbye = 0, False, farewell(str(invitation["run"]))
 
     def answer(ask: bytes) -> bytes:
