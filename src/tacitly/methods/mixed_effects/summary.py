@@ -63,7 +63,5 @@ class Summary:
         if self.warning:
             lines += ["", self.warning]
         if any("#" in name for name in self.names):
-            lines.append(
-                "NAME#3: a group of values of text column NAME (by a hash); declared levels are shown by name."
-            )
+            lines.append("NAME#3: a group of values of text column NAME; declared levels have names")
         return "\n".join(lines)
