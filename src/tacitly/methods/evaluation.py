@@ -189,9 +189,8 @@ def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None
     if not hasattr(model, "predict"):
         raise ValueError(f"{type(model).__name__} predicts nothing, so there is no loss.")
     rows = _readable(model, X)
-    predicted = (
-        model.predict(rows, users) if hasattr(model, "_loss") else model.predict(rows)
-    )  # personal models have one
+    personal = hasattr(model, "_loss")
+    predicted = model.predict(rows, users) if personal else model.predict(rows)
     if _classifies(model):
         labels = cells_of(y).ravel()
         if len(labels) != len(predicted):
