@@ -53,7 +53,7 @@ def matrix(
         chosen = tuple(source.types) if given is None else given
         check_shape((len(X), len(source.types)), chosen)
         return _frame_floats(source, len(X), chosen, dtype, blank=blank), chosen, None
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not hasattr(X, "tocsr"):  # SciPy keeps one kind of sparse matrix in a dict
         raise DataError("X is a mapping. Expected a table: pyarrow.table(X), or a pandas or polars frame of it.")
     array = _array(X, "X")
     if array.ndim != 2:
