@@ -450,6 +450,30 @@ def test_clips_leave_rare_counts_to_the_population() -> None:
     assert model.intercept_ == pytest.approx(-2.5, abs=0.35)
 
 
+@pytest.mark.parametrize(("loss", "rows"), [("poisson", 6), ("logistic", 2)])
+def test_standard_errors_include_what_is_not_known_about_the_variances(loss: str, rows: int) -> None:
+    """Of counts a variance moves the intercept, of classes all weights: errors were 1.5 to 2 standard errors."""
+    errors = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        users = np.repeat(np.arange(1000), rows)
+        truth = np.array([0.5, 0.4, -0.3])
+        X = rng.normal(size=(len(users), 2))
+        middle = truth[0] + 0.8 * rng.normal(size=1000)[users] + X @ truth[1:]
+        counts = rng.poisson(np.exp(middle)) if loss == "poisson" else rng.random(len(users)) < expit(middle)
+        model = fitted(loss, X, counts * 1.0, users, 1.0, noise="float", noise_seed=seed)
+        stated = np.append(model.intercept_std_, model.coef_std_)
+        errors.append((np.append(model.intercept_, model.coef_) - truth) / stated)
+    assert 0.5 < np.sqrt(np.mean(np.square(errors))) < 1.3
+
+
+def test_noise_without_information_leaves_a_variance_where_it_is() -> None:
+    """Gains of users with two yes-or-no rows, whose slopes hardly differ: taken for reliable, they doubled variances."""
+    best, unknown = loss_algorithm.best_log(np.array([0.0023, -0.0142]), 1e-6, np.log([0.25, 4.0]), 1.0, 3)
+    assert best < 0.1
+    assert unknown > 0.3
+
+
 def test_evidence_alone_stays_with_a_narrow_prior_where_left_out_rows_do_not() -> None:
     """Why own fits are tried by left-out rows: in many directions evidence falls with every wider prior."""
     rng = np.random.default_rng(0)

@@ -50,6 +50,7 @@ from tacitly.methods.mixed_effects.loss_queries import (
 )
 from tacitly.methods.mixed_effects.newton import Newton, evened, preconditioned
 from tacitly.methods.mixed_effects.posterior import Coordinates, Prior
+from tacitly.methods.mixed_effects.variance_queries import GROUPS
 from tacitly.methods.shared.noisy_mean import noisy_mean
 from tacitly.methods.shared.typical_norm import typical_norm
 from tacitly.privacy.calibration import Phase, Plan
@@ -212,7 +213,7 @@ class _Learner:
         if np.any(change):
             turn = np.linalg.solve(plain, axes)
             root, self._groups = grown(plain, turn @ change @ turn.T)
-            self.prior = replace(self.prior, root=root)
+            self._change(root, self.prior.noise)
         self._doubt = np.maximum(self._doubt, np.array([0.05, 0.1, 0.1, 0.0]))
         self._unknown = [max(variance, _REGROWN) for variance in self._unknown]
         self._variances("growth")
@@ -236,8 +237,27 @@ class _Learner:
 
     def covariance(self) -> Array:
         """Return the covariance of the estimate of the mean; one matrix per class where there are several."""
-        found = np.stack([newton.covariance() for newton in self._newtons])
+        sizes = np.atleast_2d(self.prior.mean)
+        found = np.stack(
+            [newton.covariance() + self._of_variances(own) for newton, own in zip(self._newtons, sizes, strict=True)]
+        )
         return found if self.classes > 1 else np.asarray(found[0])
+
+    def _of_variances(self, mean: Array) -> Array:
+        """Return the part of a mean's covariance that comes from what is not known about the variances.
+
+        A mean count is exp(w̄ + (variance of log rates)/2), and log odds are stretched with the deviations: what rows
+        say is kept if a wrong variance is made up for by the mean.
+        """
+        columns = np.square(self.prior.root).sum(axis=0)
+        if self.loss == "poisson":
+            sizes = np.append(np.bincount(self._groups.astype(np.int64), columns, GROUPS), self.prior.noise)
+            part = np.zeros((len(mean), len(mean)))
+            part[0, 0] = 0.25 * float(np.square(sizes) @ self._doubt)
+            return part
+        sizes = np.array([columns[0], columns[1:].sum()])
+        moved = 0.5 * _DRAWN * sizes / (1.0 + _DRAWN * columns.sum())
+        return np.asarray(np.outer(mean, mean) * float(np.square(moved) @ np.array(self._unknown)))
 
     def _variances(self, label: str) -> None:
         """Correct the variances, where this is a place to do so."""
@@ -245,7 +265,7 @@ class _Learner:
             (self._evidences if self.loss == "logistic" else self._sizes)(label)
 
     def _evidences(self, label: str) -> None:
-        """Correct the variances of intercepts and slopes by users' evidence, and stretch the mean accordingly."""
+        """Correct the variances of intercepts and slopes by users' evidence."""
         size = self.units.size
         groups = [np.arange(size) == 0, np.arange(size) > 0][: min(size, 2)]
         scales = np.vstack([np.where(own, _TRIED[:, None], 1.0) for own in groups])
@@ -253,14 +273,10 @@ class _Learner:
         gains, noise = self._mean(query, "sizes", f"sizes {label}", query.bound)
         factors = np.ones(size)
         for number, (own, gain) in enumerate(zip(groups, gains.reshape(len(groups), -1), strict=True)):
-            best, left = best_log(gain, noise, 2.0 * np.log(_TRIED), self._unknown[number])
+            weights = int(own.sum())
+            best, left = best_log(gain, noise, 2.0 * np.log(_TRIED), self._unknown[number], weights)
             factors[own], self._unknown[number] = math.exp(0.5 * best), left + _DRIFT
-        stretch = self._stretch(factors)
-        self._start = self._start * stretch
-        for newton in self._newtons:
-            newton.stretch(stretch)
-        prior = self.prior
-        self.prior = replace(prior, mean=prior.mean * stretch, root=prior.root * factors[:, None])
+        self._change(self.prior.root * factors[:, None], self.prior.noise)
 
     def _stretch(self, scales: Array) -> float:
         """Return by what log odds grow if deviations are multiplied by ``scales`` and shares of classes stay."""
@@ -279,7 +295,26 @@ class _Learner:
         factors = factors**kept
         scales = np.sqrt(factors[self._groups.astype(np.int64)])
         spread = min(max(self.prior.noise * float(factors[-1]), 1e-4), 10.0) if self.loss == "poisson" else _NOISE
-        self.prior = replace(self.prior, root=self.prior.root * scales, noise=spread)
+        self._change(self.prior.root * scales, spread)
+
+    def _change(self, root: Array, noise: float) -> None:
+        """Change the variances, and the mean so that what rows say is kept.
+
+        Rows keep their mean counts, about exp(w̄ + σ²/2), or their shares of classes: log odds are stretched with the
+        deviations. So did the rounds so far: what they say of the mean holds for the variances they were taken under.
+        """
+        before, after = (float(np.sum(np.square(one))) for one in (self.prior.root, root))
+        if self.loss == "poisson":
+            moved = np.append(-0.5 * (after + noise - before - self.prior.noise), np.zeros(self.units.size - 1))
+            self._start = self._start + moved  # rounds are kept relative to it
+            mean = self.prior.mean + moved
+        else:
+            stretch = math.sqrt((1.0 + _DRAWN * after) / (1.0 + _DRAWN * before))
+            self._start = self._start * stretch
+            for newton in self._newtons:
+                newton.stretch(stretch)
+            mean = self.prior.mean * stretch
+        self.prior = replace(self.prior, mean=mean, root=root, noise=noise)
 
     def _shares(self, released: Array, noise: float) -> Array:
         """Return the information of each class in units of their mean."""
@@ -327,23 +362,34 @@ class _Learner:
         return noisy_mean(self.federation, query, self.plan.event(phase, clip=clip), name)
 
 
-_BESTS, _BENDS = np.linspace(-3.0, 3.0, 61), np.geomspace(0.01, 0.5, 12)
-_MISFIT = 0.01  # by which evidence is off a parabola, at a factor of e
+_BESTS = np.linspace(-3.0, 3.0, 61)
+_RELIABLE = np.geomspace(0.02, 0.95, 16)  # two yes-or-no rows say little: with at least 0.1, small variances grew
+_MISFIT = 0.01  # by which evidence is off the curve, at a factor of e
 
 
-def best_log(gains: Array, noise: float, logs: Array, unknown: float) -> tuple[float, float]:
+def best_log(gains: Array, noise: float, logs: Array, unknown: float, weights: int = 1) -> tuple[float, float]:
     """Return where noisy evidence is largest, as the logarithm of a variance, and how unknown that stays: a variance.
 
-    ``gains`` are what users gain on average at ``logs``. Evidence is taken for a parabola, b·(x·t − t²/2) at t, with
-    its top at x and bend b; x is normal with variance ``unknown`` and log b uniform before anything is seen. Bayes'
-    rule on a grid: where noise hides the gains nothing moves.
+    ``gains`` are what users gain on average at ``logs``, where the variance is that of ``weights`` weights. A user's
+    rows are taken to say each weight with an error, so that a share κ of what is seen is the variance v; if the right
+    one is v·eˣ, a user gains on average
 
-    >>> round(best_log(np.array([-0.3, 0.1]), 0.001, np.log([0.25, 4.0]), 1.0)[0], 1)
-    1.3
-    >>> abs(best_log(np.array([-0.3, 0.1]), 10.0, np.log([0.25, 4.0]), 1.0)[0]) < 0.01
+        −½ [log(1 + κ(eᵗ − 1)) + (1 + κ(eˣ − 1))·(1/(1 + κ(eᵗ − 1)) − 1)]
+
+    per weight at v·eᵗ. (A parabola is off by a third of a variance: evidence falls faster above than below.) x is
+    normal with variance ``unknown`` and log κ uniform, smaller the more weights there are, before anything is seen.
+    Bayes' rule on a grid: where noise hides the gains nothing moves.
+
+    >>> seen = np.array([-0.036, -0.1215])  # κ = 0.4, and the variance is right
+    >>> abs(best_log(seen, 0.001, np.log([0.25, 4.0]), 1.0)[0]) < 0.05
+    True
+    >>> abs(best_log(seen, 10.0, np.log([0.25, 4.0]), 1.0)[0]) < 0.01
     True
     """
-    expected = _BENDS[:, None] * (_BESTS[:, None, None] * logs - np.square(logs) / 2.0)
+    reliable = _RELIABLE / math.sqrt(weights)
+    tried = 1.0 + reliable[:, None] * np.expm1(logs)
+    right = 1.0 + reliable * np.expm1(_BESTS)[:, None]
+    expected = -0.5 * weights * (np.log(tried) + right[:, :, None] * (1.0 / tried - 1.0))
     off = (gains - expected) / np.hypot(noise, _MISFIT * np.abs(logs))
     chances = -0.5 * np.square(off).sum(axis=2) - 0.5 * np.square(_BESTS)[:, None] / unknown
     chances = np.exp(chances - chances.max()).sum(axis=1)

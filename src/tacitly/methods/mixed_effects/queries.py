@@ -291,7 +291,8 @@ class Measured(BatchQuery):
         lengths, doubts = lengths / parts, np.square(doubt / parts)
         slopes = usual[0] + (slopes - usual[0]) * 0.01 / (0.01 + doubt**2)
         lengths = usual[1] + (lengths - usual[1]) * 0.02 / (0.02 + doubts)
-        squares = np.clip(lengths, 0.15, 3.0) * self.clip**2 / len(self.constant)
+        least = np.minimum(0.15, 2.0 * np.sqrt(doubts))
+        squares = np.clip(lengths, least, 3.0) * self.clip**2 / len(self.constant)
         return released[:-4], np.clip(slopes, 0.3, 1.0)[group], squares[group]
 
 
