@@ -468,7 +468,7 @@ def test_standard_errors_include_what_is_not_known_about_the_variances(loss: str
 
 
 def test_noise_without_information_leaves_a_variance_where_it_is() -> None:
-    """Gains of users with two yes-or-no rows, whose slopes hardly differ: taken for reliable, they doubled variances."""
+    """Gains of users with two yes-or-no rows and like slopes: taken for reliable, they doubled variances."""
     best, unknown = loss_algorithm.best_log(np.array([0.0023, -0.0142]), 1e-6, np.log([0.25, 4.0]), 1.0, 3)
     assert best < 0.1
     assert unknown > 0.3
