@@ -381,11 +381,11 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
             return
         if budget.unit is not Unit.USER:
             raise ValueError(
-                f"nodes that add the noise guard whole users: unit user. Found unit {budget.unit} and trust "
+                f"nodes that add the noise protect whole users (unit user). Found unit {budget.unit} and trust "
                 f"{self.noise_by!r}: use trust 'central'."
             )
         if not all(event.private for event in planned):
-            raise ValueError(f"nodes that add the noise send no sum without it. Found trust {self.noise_by!r}.")
+            raise ValueError(f"nodes that add the noise never send sums without noise. Found trust {self.noise_by!r}.")
 
     @property
     def noise_by(self) -> str:

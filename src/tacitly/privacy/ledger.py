@@ -176,7 +176,7 @@ class Ledger(LedgerReading):
                     }
                     if people is None and self.closed:
                         raise LedgerMismatch(
-                            f"{self.path} has a roster, and it cannot be told whether the users of run {name!r}, who "
+                            f"{self.path} has a roster, and it is not known whether the users of run {name!r}, who "
                             "stay at their sites, are on it. Use another account."
                         )
                     new = None if people is None else self._newcomers(people)
@@ -269,7 +269,7 @@ class Ledger(LedgerReading):
                 if self._file.last() != self._end:
                     raise LedgerMismatch(
                         f"{self.path} was replaced while it was open: its last entry is not the one that was read or "
-                        "written here. Nothing left. Put the newest copy back, then run the same again."
+                        "written here. No value was returned. Put the newest copy back, then run the same again."
                     )
                 yield book
             finally:
@@ -302,7 +302,7 @@ class Ledger(LedgerReading):
         if seen.entries > book.entries:
             raise LedgerMismatch(
                 f"{self.path} has {book.entries} entries, and this machine has seen {seen.entries} of the same account "
-                f"(last at {seen.path}): it is an older copy, and what is missing in it was spent. Use the newest copy."
+                f"(last at {seen.path}): it is an older copy, and the missing entries were spent. Use the newest copy."
             )
         if book.hashes[seen.entries] != seen.head:
             raise LedgerMismatch(
@@ -333,7 +333,7 @@ class Ledger(LedgerReading):
         if self.closed and len(new):
             if all(known.key != people.key for known in self.people()):
                 raise LedgerMismatch(
-                    f"the roster of {self.path} was fingerprinted with another key, so it cannot be told whether these "
+                    f"the roster of {self.path} was fingerprinted with another key, so it is not known whether these "
                     f"users are on it. Copy the key that made it to {home.folder() / 'identity.key'}."
                 )
             raise LedgerMismatch(

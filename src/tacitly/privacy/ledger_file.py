@@ -210,12 +210,13 @@ class LedgerFile:
             kind = getattr(error, "sqlite_errorname", "")
             if kind.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
                 raise LedgerMismatch(
-                    f"{self._named} cannot be written: {error}. Was it moved, replaced or protected? Nothing left."
+                    f"{self._named} cannot be written: {error}. Was it moved, replaced or protected? No value was "
+                    "returned."
                 ) from error
             if kind.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
                 raise LedgerMismatch(
-                    f"{self._named} could not be written: {error}. What was not written has not left; make room, then "
-                    "run the same again."
+                    f"{self._named} could not be written: {error}. Values that were not written were not returned. "
+                    "Free disk space, then run the same again."
                 ) from error
             raise
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

@@ -221,10 +221,9 @@ class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
         hidden = not (self.confidence_ > clear_confidence(self.n_features_in_)).any()
         if self.certificate_.mode in ("certified", "seeded") and hidden:
             warnings.warn(
-                f"the privacy noise hides all {len(self.confidence_)} components: noise alone could look like those "
-                f"found. Route: "
-                f"{self.route_!r}. More units, a larger epsilon or unit='row' help, and so do fewer local steps, or "
-                "route='gram' where there are few features.",
+                f"the privacy noise hides all {len(self.confidence_)} components: they cannot be distinguished from "
+                f"noise. Route: {self.route_!r}. More units, a larger epsilon, unit='row', fewer local steps, or "
+                "route='gram' with few features help.",
                 TooFewUsersWarning,
                 stacklevel=3,
             )

@@ -25,17 +25,17 @@ class FewUsers:
     def fallback(self) -> str:
         """Return why every user falls back on their own rows, and what helps."""
         if not self.budget.private:
-            return "what users share predicts no better than their own means: every user falls back on their own rows."
+            return "the shared prior predicts no better than users' own means: every user falls back on their own rows."
         features, needed = self._features_in_words(), users_needed(self.n_features + 1, self.budget)
         if self.n_users >= needed:
             return (
-                f"the {features} say no more than users' own rows do, or the privacy noise hides it: every "
-                "user falls back on their own rows. Other columns, fewer of them, or a larger epsilon may help."
+                f"sharing the {features} predicts no better than users' own rows, or the privacy noise hides the gain: "
+                "every user falls back on their own rows. Other or fewer columns, or a larger epsilon, may help."
             )
         return (
-            f"the privacy noise hides what {features} say: every user falls back on their own rows. About "
-            f"{rounded(needed):,} users would do at epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Fewer "
-            f"columns, declared ranges{self._undeclared_text()} or a larger epsilon help too."
+            f"the privacy noise hides the effects of {features}: every user falls back on their own rows. About "
+            f"{rounded(needed):,} users are enough at epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Fewer "
+            f"columns, declared ranges{self._undeclared_text()} or a larger epsilon also help."
         )
 
     def caution(self, size: int) -> str:
@@ -44,9 +44,9 @@ class FewUsers:
         if self.n_users >= needed:
             return ""
         return (
-            f"few users for {size - 1} coefficients: about {rounded(needed):,} make the privacy noise small at "
-            f"epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Estimates may be drawn towards zero, by more "
-            "than their intervals say."
+            f"few users for {size - 1} coefficients: about {rounded(needed):,} are needed to make the privacy noise "
+            f"small at epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Estimates may be shrunk towards zero "
+            "by more than their intervals show."
         )
 
     def _undeclared_text(self) -> str:
