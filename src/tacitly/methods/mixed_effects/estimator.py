@@ -1,4 +1,4 @@
-"""The estimator of mixed effects: a private population prior, personal posteriors; numbers, classes or counts."""
+"""The estimator of mixed effects models: a privately learned population prior and personal posteriors."""
 
 from __future__ import annotations
 
@@ -101,31 +101,31 @@ class _LearnedPrior:
 
 @dataclass(eq=False, repr=False)
 class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, EngineParameter):
-    """Regression with personal intercepts and slopes around a population that is learned under user-level privacy.
+    """Mixed model with random intercepts and slopes, learned under user-level differential privacy.
 
-    User i's weights are wᵢ ~ N(w̄, S) and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
-    statsmodels fit without privacy. The prior (w̄, S, s²) is learned through noisy sums and is public; a user's weights
-    are the posterior given their own rows, computed by that user. A user without rows gets the population's
-    prediction, a user with many rows their own. Only ``epsilon`` has to be chosen: columns may be in any units, text
-    and missing cells need no preparation, and S gets as many directions as the number of users supports.
+    User i has weights wᵢ ~ N(w̄, S), and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
+    statsmodels fit without privacy. The prior (w̄, S, s²) is learned through noisy sums and is public. A user's personal
+    model is the posterior of wᵢ given their own rows, computed by that user. A user without rows gets the population's
+    prediction; a user with many rows gets nearly their own regression. Only ``epsilon`` has to be chosen: columns may
+    be in any units, text and missing cells need no preparation, and the rank of S adapts to the number of users.
 
     Parameters
     ----------
     epsilon, delta, adjacency
         The privacy budget for everything that is released, together; as for :class:`~tacitly.PrivateFedRep`.
     schema
-        What is public about the columns: a mapping such as ``{"age": {"range": [0, 120]}, "region": {"levels":
+        Public facts about the columns: a mapping such as ``{"age": {"range": [0, 120]}, "region": {"levels":
         ["north", "south"]}, "income": {"missing": [-9]}}``, a :class:`~tacitly.data.schema.Schema`, or the path of a
-        JSON file. Kinds that it does not state are taken from the table; scales are released privately, paid from
-        the budget.
+        JSON file. Types of columns that it does not state are taken from the table. Scales that it does not state are
+        released privately, paid from the budget.
     target_range
-        Public bounds of the target, if known; they save a part of the budget. For numbers only.
+        Public bounds (low, high) of the target, if known; they save a part of the budget. For numbers only.
     loss
         ``"squared"`` for numbers, ``"logistic"`` for classes, ``"poisson"`` for counts. For counts s² is the variance
-        of log rates around a user's own line: counts may vary more than Poisson's law allows.
+        of log rates around a user's own line (overdispersion).
     classes
-        The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
-        rows: which labels occur is private.
+        All labels that may occur, if the target is a class; default (0, 1). They must be declared and are never read
+        from the rows, because which labels occur is private.
     noise, noise_seed, ledger, run, threads, engine
         As for :class:`~tacitly.PrivateFedRep`.
 
@@ -134,10 +134,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     coef_, intercept_ : population coefficients in the units of the data (of log odds or log rates for classes and
         counts; one row per class where there are more than two); public
     coef_std_, intercept_std_ : their standard errors, privacy noise included; public
-    covariance_ : (d + 1, d + 1), how intercept and coefficients vary across users; public
+    covariance_ : (d + 1, d + 1), covariance of intercept and coefficients across users; public
     noise_variance_ : variance of an observation around its user's line, of log rates for counts; public
-    classes_ : the declared labels, where the target is a class
-    helps_ : whether the released prior predicts better than personal means do; if not, models are personal means
+    classes_ : the declared labels, if the target is a class
+    helps_ : whether the prior predicts better than users' own means; if not, every personal model is the user's mean
     weights_ : (n_users, d + 1), users' posterior means in standardised units, in the order of ``users_``; private
     users_, certificate_
 
