@@ -1,4 +1,4 @@
-"""A certificate beside its ledger: the runs it comes from, their rows, what was recorded of it, and all totals.
+"""Compare a certificate with its ledger: its runs, their releases, the recorded statement, and all totals.
 
 Part of :mod:`tacitly.privacy.verification`; every total is derived again by :mod:`tacitly.privacy.second_opinion`.
 """
@@ -23,7 +23,7 @@ _DELTA = 1e-6  # of totals of noisy sums, where the account or the certificate i
 
 
 def ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
-    """Compare a certificate with the runs it comes from: their state, all their rows, and every word that was recorded.
+    """Compare a certificate with the runs it comes from: their state, all their releases, and the recorded statement.
 
     A model that was refreshed, or fitted in parts, has one run per call; its certificate is recorded in the last. Each
     of these runs named those before it when it was opened, so none of them can be left out, replaced or moved.

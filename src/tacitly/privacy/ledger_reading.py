@@ -1,4 +1,4 @@
-"""What a ledger says: its ceiling, its runs and releases, who is behind them, what is spent. Nothing here writes."""
+"""Read a ledger: its ceiling, its runs and releases, its people, and the budget spent. Nothing here writes."""
 
 from __future__ import annotations
 

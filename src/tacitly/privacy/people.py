@@ -1,9 +1,9 @@
 """People: the users behind a run, as keyed fingerprints.
 
-An account belongs to people. To notice that two runs are about the same ones, a ledger keeps 8 bytes for each user: a
-keyed hash of the id. Without the key, which stays in :mod:`tacitly.privacy.home`, these bytes reveal nothing of an id;
-with it, its owner can count how many users two accounts share. The fingerprint of all of them together identifies a
-roster.
+An account belongs to a group of people. To detect that two runs are on the same people, a ledger keeps 8 bytes for each
+user: a keyed hash of the id. Without the key, which stays in :mod:`tacitly.privacy.home`, these bytes reveal nothing
+about an id. With the key, its owner can count how many users two accounts share. The fingerprint of all users together
+identifies a roster.
 """
 
 from __future__ import annotations
