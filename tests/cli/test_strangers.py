@@ -276,7 +276,7 @@ def test_summaries_of_classes_and_counts_say_what_their_numbers_are_of() -> None
         (
             {"loss": "poisson"},
             y.round().clip(0).astype(int),
-            "log rates; overdispersion (standard deviation of log rates)",
+            "log rates; overdispersion (std. dev.)",
         ),
     ):
         model = tacitly.MixedEffects(epsilon=8.0, **options).fit(X, target, who)  # type: ignore[arg-type]

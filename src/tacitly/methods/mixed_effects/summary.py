@@ -48,7 +48,7 @@ class Summary:
         width = max(len(name) for name in ("(intercept)", *self.names))
         if not self.names:
             return "\n".join([self.title, f"target: {self.target}", "", self.warning])
-        what = "overdispersion (standard deviation of log rates)" if self.counts else "residual standard deviation"
+        what = "overdispersion (std. dev.)" if self.counts else "residual standard deviation"
         scale = f"; estimates are of {self.scale}" if self.scale else ""
         residual = "" if math.isnan(self.residual) else f"; {what} {self.residual:.4g}"
         lines = [self.title, f"target: {self.target}{scale}{residual}", ""]
@@ -57,7 +57,7 @@ class Summary:
         for name, estimate, error, (low, high), spread in rows:
             interval = f"[{low:>10.4g}, {high:>10.4g}]"
             lines.append(f"{name:{width}}  {estimate:>10.4g}  {error:>10.4g}  {interval:^23}  {spread:>13.4g}")
-        lines += ["", "users vary by: standard deviation between users; for the intercept, in a typical row"]
+        lines += ["", "users vary by: standard deviation between users (intercept: in a typical row)"]
         if self.left_out:
             lines += ["", f"left out (no scale, or no second frequent level, was found): {', '.join(self.left_out)}"]
         if self.warning:
