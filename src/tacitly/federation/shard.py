@@ -266,7 +266,7 @@ class Shard:
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    """Limit BLAS to one thread, because thread pools nested in ours are 4-60× slower.
+    """Limit BLAS to one thread, because thread pools nested in those of a shard are 4-60× slower.
 
     Costs almost nothing if BLAS is limited already.
     """

@@ -1,12 +1,12 @@
-"""The node: holds rows, answers asks, keeps heads, and sends nothing else.
+"""The node: holds rows, answers requests, keeps heads, and sends nothing else.
 
 A node may hold one user or a million. It computes clipped contributions by the queries' NumPy definitions (so that it
 starts without compiling), or by their compiled forms if it has many users and trusts the coordinator. A query runs on
-synthetic rows before it runs on private ones. Errors leave as one of four codes.
+synthetic rows before it runs on private ones. Errors are reported as one of four codes.
 
-If the coordinator is not trusted with exact sums, the node adds noise itself. Its own ledger debits the noise before it
-is drawn and keeps what was sent: a repeated question gets the same bytes, and a different question under the same name
-gets no answer. So each release costs the node's users one event, however often it is asked for.
+If the coordinator is not trusted with exact sums, the node adds noise itself. Its own ledger is debited before the
+noise is drawn, and stores what was sent: a repeated question gets the same bytes, and a different question under the
+same name gets no answer. So each release costs the node's users one event, however often it is requested.
 """
 
 from __future__ import annotations
