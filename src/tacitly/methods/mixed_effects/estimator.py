@@ -52,7 +52,7 @@ Declared = Schema | Mapping[str, Any] | str | PathLike[str]
 
 
 class Posterior:
-    """One user's personal model: a posterior on the public prior. Private to that user."""
+    """One user's personal model: the posterior under the public prior. Private to that user."""
 
     def __init__(self, model: MixedEffects, head: Array) -> None:
         self._model, self._head = model, head
@@ -88,7 +88,7 @@ class Posterior:
 
 
 class _LearnedPrior:
-    """What a fit sets; no parameters."""
+    """Attributes that a fit sets."""
 
     units_: Coordinates
     prior_: Prior
@@ -186,7 +186,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def predict_proba(self, X: Any, users: Any = None) -> Array:
         """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``.
 
-        They are means over the posterior: a user with few rows gets less extreme ones.
+        Probabilities are averaged over the posterior, so a user with few rows gets less extreme ones.
         """
         return self._each(self._probabilities, X, users)
 
@@ -194,8 +194,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def decision_function(self, X: Any, users: Any = None) -> Array:
         """Return a score per row: log odds of the second of two classes, log rates; one per class if there are several.
 
-        Log odds are those of :meth:`predict_proba`, so that both put rows in the same order. The others are posterior
-        means.
+        Log odds are those of :meth:`predict_proba`, so that both rank rows in the same order. Other scores are
+        posterior means.
         """
         if self.loss == "logistic" and self._loss().columns == 1:
             chances = np.clip(self._each(self._probabilities, X, users), 1e-300, 1.0)
@@ -237,7 +237,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         )
 
     def _scale(self) -> str:
-        """Return what estimates are of, as the summary says it; nothing if it is the target itself."""
+        """Return the scale of the estimates for the summary (log odds, log rates); empty for the target itself."""
         if self.loss == "poisson":
             return "log rates"
         if self.loss == "squared":
@@ -246,7 +246,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return f"the log odds that it is {self.classes_[1]}" if two else "the log odds of each class against the others"
 
     def users_needed(self, features: int) -> int:
-        """Return about how many users make the privacy noise small for this many features; public numbers only."""
+        """Return about how many users make the privacy noise small for this many features, from public numbers."""
         return rounded(algorithm.users_needed(features + 1, self._budget()))
 
     @property
@@ -281,7 +281,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
     @property
     def helps_(self) -> bool:
-        """Whether the prior predicts users' rows better than their own means do, by what was released about it."""
+        """Whether the prior predicts users' rows better than their own means, according to the last release."""
         return self._rules().helps
 
     @property
@@ -406,7 +406,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return PosteriorHeads(Coordinates(nothing, nothing, 0.0, 1.0), level, np.array(ALONE))
 
     def _prior_at_home(self) -> Prior:
-        """Return the prior for personal models: the population's mean is known up to its standard error only."""
+        """Return the prior for personal models, which includes the error of the estimated population mean."""
         return self._rules().prior_at_home()
 
     def _rules(self) -> Rules:
@@ -481,7 +481,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
 
 def _left_out(names: npt.NDArray[Any], used: npt.NDArray[np.bool_], texts: npt.NDArray[np.int64]) -> tuple[str, ...]:
-    """Return columns without a coefficient, the intercept apart; a text column if none of its buckets has one."""
+    """Return columns without a coefficient, except the intercept; a text column if none of its buckets has one."""
     found: list[str] = []
     for name, own, text in zip(names[1:].tolist(), used[1:], texts[1:], strict=True):
         whole = str(name) if not text else str(name).rsplit("#", 1)[0]
