@@ -68,7 +68,7 @@ class Mixture:
         self._left_out = usual.left_out.copy()
 
     def add(self, odds: float, gains: Array, other: Candidate, users: npt.NDArray[np.bool_] | bool = True) -> None:
-        """Add a candidate whose log odds grow by ``gains``; ``left_out`` is averaged only if owners of rows are known."""
+        """Add a candidate whose log odds grow by ``gains``; ``left_out`` is averaged only if owners are known."""
         known = self._usual.usable & other.usable & users
         share = np.where(known, odds * np.exp(np.clip(np.nan_to_num(gains), -_LARGEST_LOG, _LARGEST_LOG)), 0.0)
         self._total += share

@@ -1,6 +1,6 @@
-"""What was learned about the population, as a table: estimates, standard errors, and how much users differ.
+"""The summary of the population as a table: estimates, standard errors, and how much users differ.
 
-All of it is post-processing of what was released: printing or publishing it costs nothing.
+All of it is post-processing of releases, so printing or publishing it costs no budget.
 """
 
 from __future__ import annotations
