@@ -101,7 +101,7 @@ class Evaluation:
         return (
             f"{self.measure} {self.loss:.4g} (95 %: {self.low:.4g} to {self.high:.4g}), {self.n_users} users; "
             f"ε = {self.epsilon:g}, δ = {self.delta:g} ({self.adjacency}), run {self.run!r}"
-            + ("" if self.charged else ", charged to no account (ledger=… names one)")
+            + ("" if self.charged else ", charged to no account (pass ledger=… to charge one)")
         )
 
 
