@@ -400,7 +400,7 @@ class Federation(ABC):
             kinds.append(scipy.sparse.csr_matrix(np.where(rows > 0, rows, 0.0)))
         for kind in kinds:
             rehearse(query, kind, targets)
-            if not (form is query and query.one_form):  # there the contribution has been the sum of one user already
+            if not (form is query and query.one_form):  # with one form, the contribution is already the sum of one user
                 rehearse(query, kind, targets, lambda X, y: form.block_sum(X, y, np.array([0, 8]), bound))
             if kind_of not in _CHECKED_FORMS:
                 check_form(form, kind, targets, bound)

@@ -49,7 +49,7 @@ from tacitly.privacy.guarantee import Unit
 _APART = 0.01  # clips: forms agree to 1e-9 for ordinary users, to 1e-4 where a penalty is nearly a tie
 _LARGE = 2.0**20  # how much larger the large synthetic users are
 _LEAST_BOUND, _MOST_BOUND = 2.0**-200, 2.0**200
-_MANY_ROWS = 16  # how often the user with many rows has each of them
+_MANY_ROWS = 16  # copies of each row of the synthetic user with many rows
 
 
 class BoundExceeded(RuntimeError):
@@ -73,7 +73,7 @@ def exceeded(query: Query) -> BoundExceeded:
 
 def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
     """Raise unless the fused form, on single synthetic users, keeps the bound (and is acute) as the query claims."""
-    if isinstance(query, Projected):  # whoever holds the rows projects them and runs the fused form of what is inside
+    if isinstance(query, Projected):  # the shard projects the rows and runs the fused form of the inner query
         check_form(query.query, query.inside(X), y, bound)
         return
     with np.errstate(all="ignore"):
@@ -94,9 +94,7 @@ def _within(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) ->
         whole = np.rint(sums) == sums
         return bool((whole & (sums >= 0) & (sums <= units[:, None] * query.steps)).all())
     if math.isinf(bound):
-        return (
-            True  # a release that is declared to have no privacy: the only one that the door lets pass without a bound
-        )
+        return True  # only a release that is declared as not private has no bound
     with np.errstate(all="ignore"):  # in clips, so that neither tiny nor huge bounds underflow or overflow
         return bool((np.linalg.norm(sums / bound, axis=1) <= units).all())
 
@@ -114,10 +112,10 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
     if not _ordinary(bound):
         return False
     if type(query).__name__ not in KNOWN or isinstance(query, Scores):
-        return True  # written here, by nobody else; and losses are clamped in both forms
+        return True  # such queries cannot come from others, and losses are clamped in both forms
     if fused_form is query and query.one_form:
         return True
-    if hasattr(fused_form, "each_sum"):  # of one device: its shard remembers
+    if hasattr(fused_form, "each_sum"):  # a device form: the device's shard caches the answer
         return _compare_forms(query, fused_form, n_features, bound)
     key = id(query), type(fused_form), n_features, bound
     known = _AGREED.get(key)

@@ -41,7 +41,7 @@ _INTERVAL = 1e-4
 _LEAST_SLACK = 1e-10  # far above the slack of real grids, far below what is visible in ε
 _MOST_LOSSES = 50_000
 _MOST_SUMS = 2_000_000  # held in memory at a time
-_MOST_COMPOSED = 1e6  # beyond it the ε are added, which loses nothing: such responses are always true
+_MOST_COMPOSED = 1e6  # above it the ε are added, without loss: such responses are always true
 _LEAST_MU = 1e-12
 _SMALL_MU = 0.01  # below it the two terms of the profile would cancel: at 1e-9 four digits are left, at 1e-12 none
 
@@ -196,7 +196,7 @@ def compose(events: Sequence[Event], adjacency: Adjacency, delta: float, *, inte
 
 
 def _sums(law: Law, more: Law) -> Law:
-    """Law of the sum of two independent losses, moved to a grid if there are too many values.
+    """Distribution of the sum of two independent losses, moved to a grid if there are too many values.
 
     On a grid, the probability of each loss is split between the two neighbouring points so that the total mass of both
     worlds is kept: ΣP and ΣP·e^(−loss). This is a mean-preserving spread of e^(−loss), and δ(ε) = E(1 − e^(ε − loss))₊
@@ -235,7 +235,7 @@ def _profile(mu: float, epsilon: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
 
 
 def _profile_at(mu: float, epsilon: float) -> float:
-    """Return :func:`_profile` at one ε, for 0 < μ < ∞: most questions are of this kind, and need no SciPy.
+    """Return :func:`_profile` at one ε, for 0 < μ < ∞: the most frequent case, which needs no SciPy.
 
     With x = ε/μ and the Mills ratio M = Φ(−t)/φ(t), whose derivative is tM(t) − 1, the profile is the integral of
     φ(x − μ/2)·(1 − tM(t)) for t within μ/2 of x. Where μ is small, by Gauss's rule with three nodes.

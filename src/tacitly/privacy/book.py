@@ -86,12 +86,12 @@ class Book:
 
     @property
     def renews(self) -> str | None:
-        """How often the ceiling applies anew; None for once and for all."""
+        """How often the ceiling applies anew; None for never."""
         renews: str | None = self.account.get("renews")
         return renews
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry; raise if it does not follow."""
+        """Process the next entry; raise if it is inconsistent with those before it."""
         if entry.seq != self.entries + 1 or entry.hash != chained(self.head, entry.seq, entry.kind, entry.body):
             raise LedgerMismatch(
                 f"the ledger's chain of hashes breaks at entry {self.entries + 1}: entries were edited, removed or "
@@ -113,7 +113,7 @@ class Book:
         self.times.append(at)
 
     def standing(self, entry: int) -> Standing:
-        """Return what the account said of itself at an entry."""
+        """Return the state of the account at an entry."""
         ceiling = next(ceiling for seq, ceiling in reversed(self.ceilings) if seq <= entry)
         runs = sum(run.seq <= entry for run in self.runs.values())
         name, since = period(self.renews, self.times[entry])

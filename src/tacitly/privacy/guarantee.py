@@ -63,7 +63,7 @@ class Unit(StrEnum):
 
 
 def _settle(thing: object, *names: str) -> None:
-    """Make numbers plain floats: what is compared with a ceiling is what is written, and what noise is drawn by."""
+    """Convert fields to floats, so that the compared, the recorded and the applied values are identical."""
     for name in names:
         object.__setattr__(thing, name, float(getattr(thing, name)))
 

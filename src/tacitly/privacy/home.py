@@ -129,7 +129,7 @@ def remember(account: str, seen: Anchor) -> None:
         known = anchor(account)
         if known is not None and known.entries > seen.entries:
             return
-        # A copy that is only looked at is not where the account lives, unless the other is gone.
+        # A copy with the same entries does not change the remembered path, unless that file is gone.
         if known is not None and known.entries == seen.entries and Path(known.path).is_file():
             return
         _write(path, (json.dumps({"format": _FORMAT, **asdict(seen)}) + "\n").encode())
@@ -158,7 +158,7 @@ def people_of(account: str) -> People | None:
 
 @contextmanager
 def _in_turn(path: Path) -> Iterator[None]:
-    """Exclude other processes and threads that remember the same, between what is read and what is written."""
+    """Exclude other processes and threads that update the same state, from reading to writing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     end, lock = time.monotonic() + _PATIENCE, None
     while lock is None and time.monotonic() < end:
@@ -166,7 +166,7 @@ def _in_turn(path: Path) -> Iterator[None]:
             lock = lock_file(path.with_name(f"{path.name}.lock"))
         except AlreadyLocked:
             time.sleep(0.001)
-        except OSError:  # a file system without locks: better remembered out of turn than not at all
+        except OSError:  # a file system without locks: writing without a lock is better than not remembering
             break
     try:
         yield

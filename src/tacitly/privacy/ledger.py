@@ -287,10 +287,10 @@ class Ledger(LedgerReading):
         self._file.unlock(run)
 
     def _check_history(self) -> None:
-        """Raise if this machine has seen more of this ledger, or something else, than is in the file."""
+        """Raise if the file lacks entries that this machine has seen, or has different ones."""
         if self._file.path is None:
             return
-        # The first entry names the account; what was seen of it is read before the rest, which others may be extending.
+        # The first entry names the account. Read the remembered state before the other entries, which may be growing.
         try:
             seen = home.anchor(self.id)
         except ValueError as error:

@@ -55,7 +55,7 @@ class People:
         return hashlib.sha256(self.key.encode() + self.to_bytes()).hexdigest()[:32]
 
     def shared(self, others: People) -> int:
-        """Return how many users are among the others too; 0 where the keys differ, because nothing can be told."""
+        """Return how many users are among the others too; 0 if the keys differ, so that hashes cannot be compared."""
         return len(np.intersect1d(self.hashes, others.hashes, assume_unique=True)) if self.key == others.key else 0
 
     def without(self, others: People) -> People:

@@ -147,8 +147,9 @@ class Node:
     def _affordable(self, work: Callable[[], Any], runs: int = 1, threads: int = 0) -> bool:
         """Whether this work for all users takes less time than an ask may, judged by the last run for a synthetic user.
 
-        (A first run may compile.) Work in ``threads`` is done for several users at once, and where one takes
-        :data:`_QUICK` only, calling it does: whether there is time for all shows when they are summed.
+        The first of several runs may compile. With ``threads``, several users are processed at once. If one user takes
+        at most :data:`_QUICK`, this is mostly the time of the call itself: the work is accepted, and the time is
+        checked while users are summed.
         """
         for _ in range(runs):
             started = time.perf_counter()
