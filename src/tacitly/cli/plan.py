@@ -29,7 +29,7 @@ Between = Annotated[
     float | None, typer.Option(help="Share of the features' variance that lies between users; usual: 0.3.")
 ]
 WithTarget = Annotated[
-    bool, typer.Option("--with-target/--no-target", help="Whether the rows have a target; without one: components.")
+    bool, typer.Option("--with-target/--no-target", help="Whether the rows have a target; without: shared components.")
 ]
 Loss = Annotated[str, typer.Option(help="squared for numbers, logistic for classes, poisson for counts.")]
 Classes = Annotated[
@@ -40,7 +40,7 @@ SchemaFile = Annotated[
     Path | None, typer.Option(help="JSON file with public facts about columns, in place of --features.")
 ]
 Sample = Annotated[
-    Path | None, typer.Option(help="Table of public users, in place of --rows and the options below it.")
+    Path | None, typer.Option(help="Table of public users, in place of --rows, --features and the shares.")
 ]
 Methods = Annotated[str | None, typer.Option(help="Methods to simulate, with commas; default: all that fit the shape.")]
 
