@@ -43,7 +43,7 @@ def comparison(found: HeldOut) -> str:
     words = verdict(lines, found.ranges).replace("--method", "method").replace(f" ({found.ranges})", "")
     if absurd:
         words += (
-            f" Left out here: users who cause most of the error of every method (extreme cells?): {absurd} in number."
+            f" Left out here: {absurd} of all users, who alone cause most of the error of every method (extreme cells?)."
         )
     return paragraph(words) + chart
 
