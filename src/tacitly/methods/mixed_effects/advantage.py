@@ -40,11 +40,11 @@ _MIDDLE = 0.5  # shares lie between 0 and 1: taken from the middle their norm is
 BOUND = float(np.linalg.norm(np.array([_MIDDLE, _MIDDLE, 1.0, 1.0]) * _WEIGHTS))
 """Largest norm of a contribution."""
 
-_OUTSIDE = np.array([0.1, 2.0 - 2.0 * NormalDist().cdf(REACHED[1])])  # shares of a normal law
+_OUTSIDE = np.array([0.1, 2.0 - 2.0 * NormalDist().cdf(REACHED[1])])  # shares of a normal distribution
 _SINGLE = 0.25  # weight of the counts of a user with one row, which the population alone predicts
 _EXPECTED, _DOUBT = 0.105, 0.035  # share outside 90 % intervals before anything is released about it
 _NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
-_TAIL, _TAIL_DOUBT = 1.25, 0.02  # law of the tails: a normal law has 1
+_TAIL, _TAIL_DOUBT = 1.25, 0.02  # exponent of the tails: 1 for a normal distribution
 
 _SURE = 1.14
 """Noise deviations below zero at which an advantage says that the prior does harm.
@@ -127,7 +127,7 @@ class Advantage(PriorQuery):
         errors = noise / (_WEIGHTS[:2] * weight)
         near = _normal_reach(_weighed(float(shares[0]), float(errors[0]), _EXPECTED, _DOUBT))
         if near >= NOMINAL:
-            # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
+            # Narrow less than a normal distribution suggests: discrete targets such as ratings make coverage jump.
             return min(max(_NARROWED / near, 0.6), 1.0)
         further = math.log(REACHED[1] / NOMINAL)
         usual = 2.0 - 2.0 * NormalDist().cdf(near * math.exp(further / _TAIL))
@@ -153,7 +153,7 @@ def _weighed(seen: float, error: float, expected: float, doubt: float) -> float:
 
 
 def _normal_reach(share: float) -> float:
-    """Return how many standard deviations of a normal law leave this share outside."""
+    """Return how many standard deviations of a normal distribution leave this share outside."""
     return NormalDist().inv_cdf(1.0 - share / 2.0)
 
 

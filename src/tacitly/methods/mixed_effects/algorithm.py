@@ -142,7 +142,7 @@ class Learned:
     mean_covariance: Array  # of the estimate of the prior's mean, privacy noise included
     inflation: float  # by which standard deviations of predictions are multiplied
     weak: bool  # whether users are better off with their own means: too few users for the noise
-    other_law: float = 0.0  # share of users, of classes and counts, who follow the other law
+    other_law: float = 0.0  # share of users, of classes and counts, who follow the other distribution
 
 
 def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:

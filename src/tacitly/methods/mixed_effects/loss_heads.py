@@ -63,7 +63,7 @@ _SLOPES = 0.25  # variance of a usual row's log odds due to slopes, added to wha
 class LossPosteriorHeads(HeadWork):
     """Means and covariances of users' weights under a public prior for classes or counts.
 
-    ``share``: how many users follow the other law.
+    ``share``: share of users who follow the other distribution (:mod:`~tacitly.methods.mixed_effects.other_law`).
     """
 
     units: Coordinates
