@@ -98,7 +98,7 @@ def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
     model = tacitly.MixedEffects(8.0).fit(DATA.X, DATA.y, DATA.users)
     config = tacitly.save(model, tmp_path / "model") / "config.json"
     config.write_text(config.read_text().replace("squared", "poisson"))
-    with pytest.raises(tacitly.DataError, match="changed since"):
+    with pytest.raises(tacitly.DataError, match="changed after"):
         tacitly.Predictor(tmp_path / "model")
     with pytest.raises(tacitly.DataError, match="not a model folder"):
         tacitly.Predictor(tmp_path)

@@ -110,7 +110,9 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
     certificate = Certificate.from_json((source / "certificate.json").read_text(encoding="utf-8"))
     for name, content in public_files(source, certificate).items():
         if hashlib.sha256(content).hexdigest() != certificate.files.get(name):
-            raise ModelError(f"{source / name} is not what its certificate was made for: it was changed since.")
+            raise ModelError(
+                f"{source / name} does not match its certificate: it was changed after the certificate was written."
+            )
     parameters: dict[str, Any] = {
         key: math.inf if value == "inf" else value for key, value in config["parameters"].items()
     }
@@ -218,7 +220,7 @@ def _amended(certificate: Certificate, ledger: Ledger | None) -> Certificate:
     """Return a certificate that states more, recorded where the first one was."""
     if certificate.account is not None:
         if ledger is None:
-            raise ModelError("a certificate that states more is recorded in its account: name the ledger.")
+            raise ModelError("a certificate with further statements is recorded in its account: pass the ledger.")
         certificate = record(certificate, ledger, certificate.releases[-1].run)
     return signed(certificate)
 

@@ -199,7 +199,9 @@ def _checked(source: Path) -> dict[str, Any]:
         raise DataError(f"{source} is not a model folder written by tacitly.") from None
     for name, content in found.items():
         if hashlib.sha256(content).hexdigest() != files.get(name):
-            raise DataError(f"{source / name} is not what its certificate was made for: it was changed since.")
+            raise DataError(
+                f"{source / name} does not match its certificate: it was changed after the certificate was written."
+            )
     config: dict[str, Any] = json.loads(found["config.json"])
     return config
 

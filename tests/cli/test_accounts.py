@@ -196,10 +196,10 @@ def test_a_seal_shows_what_was_put_back(tmp_path: Path, monkeypatch: pytest.Monk
     shutil.copyfile(backup, ledger)
     put_back = tacitly("budget", "check", ledger, seal)
     assert put_back.exit_code == 1
-    assert "put back to an older copy" in put_back.output
+    assert "an older copy was restored" in put_back.output
     with Ledger(ledger) as account:
         account.run("b", config={})
-    assert "was rewritten" in tacitly("budget", "check", ledger, seal).output
+    assert "was changed after the seal" in tacitly("budget", "check", ledger, seal).output
     Ledger(tmp_path / "other").close()
     assert "another account" in tacitly("budget", "check", tmp_path / "other", seal).output
     seal.write_text("{}")

@@ -65,7 +65,7 @@ def test_low_rank_plus_sparse_is_fitted_and_predicts(
     code, out, _ = run(capsys, monkeypatch, *words, *method, "--out", tmp_path / "model")
     assert code == 0
     assert "ε = 2.00 (zero-out)" in out
-    assert "the same, not private" in out
+    assert "this method, no noise" in out
     code, out, _ = run(capsys, monkeypatch, "predict", tmp_path / "model", table)
     assert code == 0
     assert out.startswith("person,prediction,model\np0000,")

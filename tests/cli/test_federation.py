@@ -100,8 +100,8 @@ def test_what_is_missing_is_said(
         (("serve", tmp_path / "hub", *alone, "--set", "colour=3"), "does not fit --method fedrep"),
         (("serve", tmp_path / "hub", *alone, "--method", "margin", "--rounds", 3), "Found --method margin"),
         (("serve", tmp_path / "hub", *alone, "--method", "magic"), "--method must be one of"),
-        (("serve", tmp_path / "hub", *alone, "--method", "trace", "--trust", "node"), "guard whole users"),
-        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--trust", "node"), "guard whole users"),
+        (("serve", tmp_path / "hub", *alone, "--method", "trace", "--trust", "node"), "protect whole users"),
+        (("serve", tmp_path / "hub", *alone, "--method", "margin", "--trust", "node"), "protect whole users"),
     ):
         code, said = run(capsys, monkeypatch, *words)
         assert (code, expected in said) == (2, True), said
@@ -189,7 +189,7 @@ def test_settings_that_would_change_nothing_are_refused(
     prepare(tmp_path / "hub", settings(tmp_path, site))
     words = ("serve", tmp_path / "hub", "--epsilon", 5, "--set", "mode=auto", "--method", "fedrep", "--rank", 2)
     code, said = run(capsys, monkeypatch, *words)
-    assert (code, "--epsilon, --method, --set, --rank would change nothing" in " ".join(said.split())) == (2, True), (
+    assert (code, "--epsilon, --method, --set, --rank would have no effect" in " ".join(said.split())) == (2, True), (
         said
     )
     served: list[Path] = []
@@ -281,11 +281,11 @@ def test_a_site_joins_only_under_its_own_mask_key_and_is_told_the_terms(tmp_path
     invitation = json.loads((tmp_path / "hub" / "invitation.json").read_text())
     open_node(site, invitation)
     for keys in ({"north": "ab" * 32}, {"south": "ab" * 32}, {}):
-        with pytest.raises(ValueError, match="does not hold the mask key of north"):
+        with pytest.raises(ValueError, match="must hold the mask key of north"):
             open_node(site, {**invitation, "mask_keys": keys})
     own = invitation["mask_keys"]["north"]
     for spelling in (own, own.upper(), f"{own[:2]} {own[2:]}"):
-        with pytest.raises(ValueError, match="two sites one mask key"):
+        with pytest.raises(ValueError, match="two sites the same mask key"):
             open_node(site, {**invitation, "mask_keys": {"north": own, "south": spelling}})
     three = {**invitation, "trust": "secure", "mask_keys": {"north": own, "south": "aa" * 32, "west": "bb" * 32}}
     said = "\n".join(terms(site, three))

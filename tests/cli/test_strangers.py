@@ -39,7 +39,7 @@ def test_a_categorical_column_of_parquet_is_text_and_not_a_number(command: Comma
     pq.write_table(pa.Table.from_pandas(rows().astype({"place": "category"})), tmp_path / "t.parquet")
     code, out, err = command("fit", "t.parquet", *FIT, "--no-compare")
     assert code == 0, err
-    assert "saves that): place" in " ".join(out.split())
+    assert "saves budget): place" in " ".join(out.split())
     flags = pa.table({"f": pa.array([True, False]).dictionary_encode(), "n": pa.array([1, 2]).dictionary_encode()})
     kinds = tacitly.data.schema.infer(open_table(flags), ["f", "n"])
     assert [column.kind for column in kinds.columns] == ["boolean", "number"]
@@ -273,7 +273,11 @@ def test_summaries_of_classes_and_counts_say_what_their_numbers_are_of() -> None
     for options, target, said in (
         ({"loss": "logistic", "classes": ("no", "yes")}, np.where(y > 10, "yes", "no"), "the log odds that it is yes"),
         ({"loss": "logistic", "classes": (0, 1, 2)}, np.digitize(y, [8, 12]), "the log odds of each class against the"),
-        ({"loss": "poisson"}, y.round().clip(0).astype(int), "log rates, which scatter beyond chance by"),
+        (
+            {"loss": "poisson"},
+            y.round().clip(0).astype(int),
+            "log rates; overdispersion (std. dev.)",
+        ),
     ):
         model = tacitly.MixedEffects(epsilon=8.0, **options).fit(X, target, who)  # type: ignore[arg-type]
         assert f"; estimates are of {said}" in str(model.summary()).splitlines()[1]

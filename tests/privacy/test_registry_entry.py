@@ -155,7 +155,7 @@ def test_a_model_is_published_with_its_audit_and_words_recorded_and_signed(tmp_p
         tacitly.save(model, tmp_path / "model", curator="The clinic")
         tacitly.save(model, tmp_path / "again")
     assert CliRunner().invoke(app, ["verify", str(tmp_path / "again")]).exit_code == 0
-    with pytest.raises(ModelError, match="name the ledger"):
+    with pytest.raises(ModelError, match="pass the ledger"):
         publish(tmp_path / "model", tmp_path / "no", purpose="Dosage")
     assert not (tmp_path / "no").exists()
     run = CliRunner().invoke

@@ -178,7 +178,7 @@ def test_an_audit_that_breaks_the_claim_is_said_to(model: Any) -> None:
 
 def test_a_changed_folder_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text((folder / "config.json").read_text().replace("age", "ages"))
-    with pytest.raises(ModelError, match="changed since"):
+    with pytest.raises(ModelError, match="changed after"):
         report(folder)
 
 

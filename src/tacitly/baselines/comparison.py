@@ -40,7 +40,7 @@ _EXACT = 1.0 - 1e-12  # score of predictions that are off by rounding only
 
 OURS, TWIN, MEANS, LOCAL, SINGLE = (
     "tacitly (this model)",
-    "the same, not private",
+    "this method, no noise",
     "users' own means",
     "local models",
     "one model for all",
@@ -146,7 +146,7 @@ def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list
     >>> cohort = tacitly.Cohort.from_arrays(X, y, users)
     >>> lines = compare(tacitly.PrivateFedRep(rank=1, epsilon=8.0).fit(cohort), cohort)
     >>> [line.method for line in lines]
-    ["users' own means", 'local models', 'one model for all', 'the same, not private', 'tacitly (this model)']
+    ["users' own means", 'local models', 'one model for all', 'this method, no noise', 'tacitly (this model)']
     """
     found = held_out(model, cohort, random_state=random_state)
     return [] if found is None else found.lines()

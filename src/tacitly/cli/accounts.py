@@ -94,7 +94,7 @@ def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
             continue
         theirs = 0 if kept is None else people.shared(kept)
         if kept is not None and kept.key != people.key:
-            say(f"{seen.path} was made with another key, so it cannot be told whether these users are in it")
+            say(f"{seen.path} was created with another key, so it is not known whether these users are in it")
         if not path.is_file():
             if theirs and seen.entries > 1:
                 raise ValueError(_gone(name, seen))
@@ -117,7 +117,7 @@ def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
 def _gone(name: str, seen: home.Anchor) -> str:
     return (
         f"these users have an account, {seen.path}, with {seen.entries} entries, and the file is gone. Restore it from "
-        f"a backup; if what it held does not matter any more, remove {home.anchor_file(name)}."
+        f"a backup; if its contents do not matter any more, remove {home.anchor_file(name)}."
     )
 
 
@@ -146,7 +146,7 @@ def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Eve
     say(wrapped(f"{whose} have spent ε = {shown(spent)} ({adjacency}, δ = {delta:g}); {after}"))
     say(f"account: {account.path}")
     if account.ceiling is None:
-        ceiling = "(no ceiling: set one with 'tacitly budget limit'; other people with the same ids: name a --ledger)"
+        ceiling = "(no ceiling: 'tacitly budget limit' sets one. Other people with the same ids? Use another --ledger)"
         say(wrapped(ceiling))
 
 
@@ -180,8 +180,8 @@ def _found(others: list[str]) -> Path | None:
             limited += [path] if account.ceiling is not None else []
     if limited and len(others) > 1:
         raise ValueError(
-            f"these users are in {len(others)} accounts, and {', '.join(limited)} has a ceiling. Name the one to debit "
-            "with --ledger."
+            f"these users are in {len(others)} accounts, and {', '.join(limited)} has a ceiling. Choose the account to "
+            "debit with --ledger."
         )
     return Path(others[0]) if others else None
 

@@ -1,4 +1,4 @@
-"""Accounts: what people have spent, and what they may spend."""
+"""Accounts: the privacy budget that was spent on a group of people, and its ceiling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SEAL = "tacitly seal 1"
 
 File = Annotated[Path, typer.Argument(help="Ledger file, or a model folder.", show_default=False)]
-Ceiling = Annotated[float, typer.Option("--epsilon", help="What all fits together may spend.", show_default=False)]
+Ceiling = Annotated[float, typer.Option("--epsilon", help="Budget of all fits together.", show_default=False)]
 Delta = Annotated[float, typer.Option("--delta", help="Probability with which epsilon may fail.")]
 
 
@@ -37,7 +37,7 @@ budget = typer.Typer(
     cls=_ShowByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show or make the account of a population. 'tacitly budget MODEL' shows one, 'tacitly budget list' all.",
+    help="Show or create privacy accounts. 'tacitly budget MODEL' shows one account, 'tacitly budget list' all.",
 )
 
 
@@ -48,7 +48,7 @@ def create(
     delta: Delta = 1e-6,
     adjacency: Neighbours = "zero-out",
     roster: Annotated[
-        Path | None, typer.Option(help="Table with the ids of the people; nobody else may use it.")
+        Path | None, typer.Option(help="Table with the ids of the people; no others may use the account.")
     ] = None,
     user: Annotated[str | None, typer.Option(help="The roster's column with the ids; default: the first.")] = None,
     renews: Annotated[str | None, typer.Option(help="yearly, quarterly or monthly: a new budget each period.")] = None,
@@ -56,7 +56,7 @@ def create(
     purpose: Annotated[str | None, typer.Option(help="What it is for; stated in certificates.")] = None,
     region: Annotated[str | None, typer.Option(help="Where, and under what law; stated in certificates.")] = None,
 ) -> None:
-    """Make an account for people: what all fits on them together may spend."""
+    """Create an account for a group of people: the budget that all fits on them may spend together."""
     from tacitly.cli.accounts import accounts_of
     from tacitly.privacy import home
     from tacitly.privacy.guarantee import Adjacency, Budget
@@ -72,9 +72,10 @@ def create(
             people = People.of(_ids(roster, user), home.secret())
         if known := accounts_of(people):
             raise ValueError(
-                f"some of these people have an account already: {', '.join(known)}. A second one would count from 0: "
-                f"set its ceiling with 'tacitly budget limit {known[0]} --epsilon {epsilon:g}'. If these are other "
-                f"people with the same ids, leave out --roster and name the new account at each fit: --ledger {ledger}."
+                f"some of these people have an account already: {', '.join(known)}. A second one would start at ε = 0. "
+                f"Set the ceiling of the first with 'tacitly budget limit {known[0]} --epsilon {epsilon:g}'. If these "
+                "are other people with the same ids, leave out --roster and name the new account at each fit: "
+                f"--ledger {ledger}."
             )
     words = {"curator": curator, "purpose": purpose, "region": region, "roster": "closed" if people else None}
     about = {key: value for key, value in words.items() if value is not None}
@@ -87,7 +88,7 @@ def create(
 
 @budget.command(cls=Command)
 def show(ledger: File) -> None:
-    """Show what an account has been debited, and what is left."""
+    """Show what was spent on an account, and what is left."""
     with _opened(ledger) as account:
         _show(account)
 
@@ -126,7 +127,7 @@ def limit(ledger: File, epsilon: Ceiling, delta: Delta = 1e-6, adjacency: Neighb
 def seal(
     ledger: File, out: Annotated[Path | None, typer.Option(help="File for the seal; default: print it.")] = None
 ) -> None:
-    """Write down how far an account is, to keep elsewhere: 'tacitly budget check' finds out if it was put back."""
+    """Write a seal of an account's state, to keep elsewhere: 'tacitly budget check' detects a restored older copy."""
     from tacitly.privacy.certificate import today
 
     with _opened(ledger) as account:
@@ -145,7 +146,7 @@ def seal(
 def check(
     ledger: File, sealed: Annotated[Path, typer.Argument(help="A seal of this account.", show_default=False)]
 ) -> None:
-    """Check that an account still has everything it had when a seal was made; exit 1 if not."""
+    """Check that an account still contains everything that it had when a seal was made; exit 1 if not."""
     try:
         stored: dict[str, Any] = json.loads(sealed.read_text("utf-8"))
         account_id, entries, head = str(stored["account"]), int(stored["entries"]), str(stored["head"])
@@ -159,9 +160,9 @@ def check(
         if account.id != account_id:
             problem = "the seal is of another account"
         elif account.hash_at(entries) is None:
-            problem = f"it has {account.head[0]} entries and had {entries}: it was put back to an older copy"
+            problem = f"it has {account.head[0]} entries and had {entries}: an older copy was restored"
         elif account.hash_at(entries) != head:
-            problem = f"entry {entries} is not what it was: it was rewritten"
+            problem = f"entry {entries} was changed after the seal was made"
         say(f"FAILED {ledger}: {problem}" if problem else f"ok {ledger}: all {entries} entries are as sealed")
     if problem:
         raise typer.Exit(1)

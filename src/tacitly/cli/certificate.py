@@ -1,4 +1,4 @@
-"""Show a certificate, or write it as a page for people or an entry of a public register."""
+"""Show a certificate, or write it as a readable page or as an entry of a public registry."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def certificate(
         Path | None, typer.Option(help="Write an entry for OpenDP's deployment registry (YAML).")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; default: its folder's.")] = None,
-    description: Annotated[str | None, typer.Option(help="What the model is, for the registry.")] = None,
+    description: Annotated[str | None, typer.Option(help="Description of the model, for the registry.")] = None,
     sector: Annotated[str | None, typer.Option(help="Technology, Healthcare, Education, … for the registry.")] = None,
     sources: Annotated[str | None, typer.Option(help="Links to papers or pages, for the registry.")] = None,
-    author: Annotated[list[str] | None, typer.Option(help="Who fills in the registry's entry; repeatable.")] = None,
+    author: Annotated[list[str] | None, typer.Option(help="Author of the registry entry; repeatable.")] = None,
 ) -> None:
     """Show a model's certificate, or write it as a label (--label) or a registry entry (--registry)."""
     from tacitly.privacy.certificate import Certificate

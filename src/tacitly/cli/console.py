@@ -165,19 +165,19 @@ def show_certificate(certificate: Certificate, *, full: bool = False) -> None:
 
 
 def show_comparison(model: Comparable, cohort: Cohort) -> None:
-    """Print how the model compares with what users would have without it, and whether sharing helped."""
+    """Print how the model compares with models that share nothing, and whether sharing helped."""
     from rich.console import Console
     from rich.table import Table as Grid
 
     from tacitly.baselines.comparison import held_out, ranges_option, verdict
 
-    with status("comparing with what you would have without it"), compiling_is_said():
+    with status("comparing with models that share nothing"), compiling_is_said():
         held = held_out(model, cohort)
     if held is None:
         say(
             wrapped(
-                "no comparison: it holds out rows of users who have two or more, and no user has. Without, how much "
-                "users vary cannot be told from how much rows scatter, and personal models say little."
+                "no comparison: it holds out rows of users who have two or more, and no user has. With one row per "
+                "user, differences between users cannot be distinguished from noise: personal models say little."
             )
         )
         return
@@ -189,8 +189,8 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
         grid.add_row(line.method, line.private, f"{line.error:.4g}", f"{line.score:.3f}")
     Console().print(grid)
     if absurd:
-        whose = "1 user has" if absurd == 1 else f"{absurd} users have"
-        say(wrapped(f"{whose} most of the error of everything (an absurd cell?) and is left out of this comparison."))
+        whose = "1 user causes" if absurd == 1 else f"{absurd} users cause"
+        say(wrapped(f"{whose} most of the error of every method (an extreme cell?). Left out of this comparison."))
     say(wrapped(verdict(lines, ranges_option(model))))
 
 

@@ -1,4 +1,4 @@
-"""Fit on made-up patients, to show the whole thing."""
+"""Fit a model to made-up patients, as a demonstration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def demo(
     users: Annotated[int, typer.Option(help="Number of made-up patients.")] = 2000,
     full: console.Full = False,
 ) -> None:
-    """Show the whole thing on made-up patients in seconds: table, fit, certificate, comparison, model folder."""
+    """Demonstrate everything on made-up patients, in seconds: table, fit, certificate, comparison, model folder."""
     import shutil
 
     from tacitly.data.cohort import Cohort

@@ -40,7 +40,7 @@ def fit(
     decimal: reading.Decimal = None,
     ledger: console.LedgerFile = None,
     on_disk: Annotated[
-        Path | None, typer.Option(help="Group the rows in this folder instead of memory; reused if it exists.")
+        Path | None, typer.Option(help="Group the rows in this folder, not in memory; reused if it exists.")
     ] = None,
     engine: Annotated[
         str, typer.Option(help="local; cuda: rows on a GPU; ray: spread users over a Ray cluster.")
@@ -49,10 +49,10 @@ def fit(
     address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; default: a new one here.")
     ] = None,
-    compare: Annotated[bool, typer.Option(help="Compare with what you would have without it.")] = True,
+    compare: Annotated[bool, typer.Option(help="Compare with other models on held-out rows.")] = True,
     full: console.Full = False,
 ) -> None:
-    """Fit a model on a table of (user, features, target): a private population, a personal model for every user."""
+    """Fit a model to a table with users, features and a target: a private shared part, a personal model per user."""
     chosen = Chosen.of(context)
     check_budget(chosen.method, chosen.values, epsilon, delta, adjacency)
     shared = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}

@@ -12,25 +12,27 @@ from tacitly.cli.console import say
 
 
 def join(
-    folder: Annotated[Path, typer.Argument(help="The site's folder; made from --table first.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="The site's folder; created from --table.", show_default=False)],
     invitation: Annotated[Path | None, typer.Option(help="The coordinator's invitation.json.")] = None,
-    table: Annotated[Path | None, typer.Option(help="Rows of this site's users, to make the folder from.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Table with the rows of this site's users.")] = None,
     user: Annotated[str | None, typer.Option(help="Column with the user id.")] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     exclude: reading.Exclude = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the site in the federation; default: that of its folder.")
+        str | None, typer.Option(help="Name of the site in the federation; default: its folder's name.")
     ] = None,
-    tell_rows: Annotated[bool, typer.Option("--tell-rows", help="Publish the number of rows: unit row.")] = False,
+    tell_rows: Annotated[bool, typer.Option("--tell-rows", help="Publish the number of rows (for unit row).")] = False,
     epsilon: Annotated[
-        float | None, typer.Option(help="This site's own ceiling, for all runs together; set once.")
+        float | None, typer.Option(help="This site's own ceiling for all its runs together; set once.")
     ] = None,
     delta: Annotated[float, typer.Option(help="Probability with which that ceiling may fail.")] = 1e-6,
     trust: Annotated[
-        str | None, typer.Option(help="central, node or secure: join only if the invitation says the same.")
+        str | None, typer.Option(help="central, node or secure: join only if the invitation states the same.")
     ] = None,
-    patience: Annotated[float, typer.Option(help="Seconds to try if the coordinator does not know this site.")] = 60.0,
-    personalize_only: Annotated[Path | None, typer.Option(help="A published model: fit heads here, offline.")] = None,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to keep trying if the coordinator does not know this site.")
+    ] = 60.0,
+    personalize_only: Annotated[Path | None, typer.Option(help="Fit heads to this published model, offline.")] = None,
 ) -> None:
     """Join a federation with this site's users: their rows and heads never leave this folder."""
     from tacitly.deployment import join as site

@@ -70,7 +70,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Learn together without telling: what users share, under user-level differential privacy, and personal models."""
+    """Learn shared and personal models from the private rows of many users, under user-level differential privacy."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Say what an ε will buy, before anybody's data are touched."""
+"""Predict the accuracy of an ε and a number of users by simulation, before any private data are touched."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tacitly.planning import Plan
 
 FeatureCount = Annotated[int | None, typer.Option(help="Numeric columns; a category with k levels counts as k - 1.")]
-Noise = Annotated[float | None, typer.Option(help="Share of the target's variance that nothing explains; usual: 0.4.")]
-Slopes = Annotated[float | None, typer.Option(help="Share from features mattering differently to users; usual: 0.1.")]
+Noise = Annotated[float | None, typer.Option(help="Share of the target's variance that is noise; usual: 0.4.")]
+Slopes = Annotated[float | None, typer.Option(help="Share due to slopes that differ between users; usual: 0.1.")]
 Directions = Annotated[
     int | None, typer.Option(help="Directions in which users' slopes differ; default: all features.")
 ]
@@ -29,20 +29,20 @@ Between = Annotated[
     float | None, typer.Option(help="Share of the features' variance that lies between users; usual: 0.3.")
 ]
 WithTarget = Annotated[
-    bool, typer.Option("--with-target/--no-target", help="Whether there is a target; without: shared components.")
+    bool, typer.Option("--with-target/--no-target", help="Whether the rows have a target; without: shared components.")
 ]
 Loss = Annotated[str, typer.Option(help="squared for numbers, logistic for classes, poisson for counts.")]
 Classes = Annotated[
-    str | None, typer.Option(help="How many classes; of a --sample: their labels, with commas: no,maybe,yes.")
+    str | None, typer.Option(help="Number of classes; with --sample their labels, with commas: no,maybe,yes.")
 ]
 MeanCount = Annotated[float | None, typer.Option(help="Mean of the counts, for --loss poisson; usual: 1.")]
 SchemaFile = Annotated[
-    Path | None, typer.Option(help="JSON file with what is public about columns, in place of --features.")
+    Path | None, typer.Option(help="JSON file with public facts about columns, in place of --features.")
 ]
 Sample = Annotated[
-    Path | None, typer.Option(help="Table of users who are public, in place of --rows and all that follows.")
+    Path | None, typer.Option(help="Table of public users, in place of --rows, --features and the shares.")
 ]
-Methods = Annotated[str | None, typer.Option(help="Methods to look at, with commas; default: all that fit the shape.")]
+Methods = Annotated[str | None, typer.Option(help="Methods to simulate, with commas; default: all that fit the shape.")]
 
 
 class PlanCommand(Command):
@@ -63,7 +63,7 @@ def plan(
     rows: Annotated[str | None, typer.Option(help="Rows per user: a number, or smallest:largest.")] = None,
     features: FeatureCount = None,
     noise: Noise = None,
-    levels: Annotated[float | None, typer.Option(help="Share that is users' own levels; usual: 0.3.")] = None,
+    levels: Annotated[float | None, typer.Option(help="Share due to users' own levels; usual: 0.3.")] = None,
     slopes: Slopes = None,
     directions: Directions = None,
     between: Between = None,
@@ -76,17 +76,17 @@ def plan(
     user: Annotated[str | None, typer.Option("--user", help="Sample: column with the user id.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Sample: column to predict.")] = None,
     exclude: reading.Exclude = None,
-    epsilon: Annotated[str, typer.Option(help="Privacy budgets to look at, with commas.")] = "0.1,0.3,1,3,10",
+    epsilon: Annotated[str, typer.Option(help="Privacy budgets to simulate, with commas.")] = "0.1,0.3,1,3,10",
     delta: Annotated[float, typer.Option(help="Probability with which epsilon may fail.")] = 1e-6,
     adjacency: console.Neighbours = "zero-out",
     method: Methods = None,
-    goal: Annotated[float, typer.Option(help="The share of what is possible that is enough.")] = 0.9,
+    goal: Annotated[float, typer.Option(help="Share of the possible gain that is enough.")] = 0.9,
     repeats: Annotated[int, typer.Option(help="How often everything is simulated.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this PNG, SVG or PDF file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Say what an epsilon and a number of users will buy, by simulation on made-up users; no private cell is read."""
+    """Predict the accuracy for an epsilon and a number of users, by simulation; no private cell is read."""
     from tacitly.planning import plan as planned
 
     given: dict[str, Any] = {"features": features, "noise": noise, "levels": levels, "slopes": slopes}
@@ -181,7 +181,7 @@ class _progress:
     """Show what is simulated, on the terminal's error stream, and how many fits are done."""
 
     def __enter__(self) -> Any:
-        self._status, self._done = console.status("making up users"), 0
+        self._status, self._done = console.status("simulating users"), 0
         self._compiling = console.compiling_is_said()
         self._shown = self._status.__enter__()
         self._compiling.__enter__()
@@ -286,7 +286,7 @@ def _errors(plan: Plan) -> str:
 
 def _made_up(plan: Plan) -> str:
     often = "once" if plan.repeats == 1 else f"{plan.repeats} times"
-    made = f"{plan.simulated_users:,} users were made up, {often} or more"
+    made = f"{plan.simulated_users:,} users were simulated, {often} or more"
     if plan.simulated_users < plan.shape.users:
         made += f", with the noise that {plan.shape.users:,} users have"
     return f"{made}; ranges are from the smallest to the largest of these. Other numbers of users are interpolated."

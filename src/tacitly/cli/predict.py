@@ -21,16 +21,16 @@ def predict(
     table: Table,
     user: Annotated[str | None, typer.Option(help="Column with the user id; default: as at training.")] = None,
     head: Annotated[Path | None, typer.Option(help="A head from 'personalize', for all rows.")] = None,
-    heads: Annotated[Path | None, typer.Option(help="A site's folder, made by 'join': its users' heads.")] = None,
-    std: Annotated[bool, typer.Option("--std", help="Also the standard deviation of a new observation.")] = False,
-    proba: Annotated[bool, typer.Option("--proba", help="Also the probability of each class.")] = False,
+    heads: Annotated[Path | None, typer.Option(help="A site's folder (see 'join') with its users' heads.")] = None,
+    std: Annotated[bool, typer.Option("--std", help="Add the standard deviation of a new observation.")] = False,
+    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
     out: Annotated[Path | None, typer.Option(help="CSV to write; default: standard output.")] = None,
 ) -> None:
-    """Predict each row of a table with its user's personal model, others with the population's where there is one.
+    """Predict each row of a table with its user's personal model; for users without one, with the population's.
 
-    The column 'model' says which: personal, population, or none.
+    The column 'model' says which model was used: personal, population, or none.
     """
     from tacitly.methods.trace_regression.estimator import TraceRegression
     from tacitly.model_folder import load
@@ -52,7 +52,7 @@ def predict(
         from tacitly.deployment.join import take_heads
 
         if head is not None:
-            raise ValueError("--head is one user's, --heads a site's. Give one of them.")
+            raise ValueError("--head holds one user's head, --heads the heads of a site. Give one of them.")
         fitted.user_column_ = take_heads(heads, fitted) or fitted.user_column_
     source = reading.opened(table, user or fitted.user_column_, separator, decimal)
     check_new(out)

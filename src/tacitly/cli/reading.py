@@ -28,14 +28,12 @@ Exclude = Annotated[
     list[str] | None, typer.Option("--exclude", help="Column to leave out; repeatable, or with commas.")
 ]
 Separator = Annotated[
-    str | None, typer.Option("--separator", help="Between cells of a text file, such as ';' or tab; default: found.")
+    str | None, typer.Option("--separator", help="Separator of a text file, such as ';' or tab; default: detected.")
 ]
-Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark, ',' or '.'; default: found.")]
+Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark, ',' or '.'; default: detected.")]
 Missing = Annotated[
     list[str] | None,
-    typer.Option(
-        "--missing", help="What stands for a missing value, as -9,refused (all columns) or NAME=-9,999; repeatable."
-    ),
+    typer.Option("--missing", help="Codes of missing values, as -9,refused (all columns) or NAME=-9,999; repeatable."),
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell.")]
 Ranges = Annotated[
@@ -252,14 +250,14 @@ def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: st
                 f"If that means a missing value, stop here and add --missing {shlex.quote(f'{name}={misfit.code}')}."
             )
         elif misfit.constant:
-            advice = f"It tells nothing and costs accuracy: --exclude {shlex.quote(name)}."
+            advice = f"It carries no information and costs accuracy: --exclude {shlex.quote(name)}."
         else:
             advice = "Levels count as missing there." if "levels" in misfit.words else "They count as far out."
         say(wrapped(f"note: column {name!r} {misfit.words}. {advice}"))
     if loss == "squared" and zero_or_one(source, columns.target):
         say(wrapped(f"note: {columns.target} is 0 or 1 in every row. For classes, stop here and add --loss logistic."))
     if loss == "poisson" and not whole(source, columns.target):
-        said = "is not a whole number everywhere. If it is a measurement and no count, stop here and leave out"
+        said = "is not a whole number everywhere. If it is a measurement and not a count, stop here and leave out"
         say(wrapped(f"note: {columns.target} {said} --loss poisson."))
 
 
@@ -275,7 +273,7 @@ def point_out_few_users(model: Any, cohort: Cohort) -> None:
                 f"note: {cohort.n_users} users are few for {features} at ε = {model.epsilon:g}, "
                 f"where about {needed:,} are enough: most likely nothing will be shared. Fewer columns or a larger "
                 f"epsilon help; 'tacitly plan --users {cohort.n_users} --rows {max(1, round(each))} --features "
-                f"{min(cohort.n_features, 3)}' says what fewer columns would buy, and spends nothing."
+                f"{min(cohort.n_features, 3)}' shows what fewer columns would gain, and spends nothing."
             )
         )
 
@@ -292,14 +290,14 @@ def describe(cohort: Cohort) -> None:
     rows = (cohort.n_rows - silent) / cohort.n_users
     say(f"{cohort.n_users} users, {rows:.1f} rows each on average; target: {cohort.target_name}; learned from:")
     if silent:
-        say(wrapped(f"  {silent} of them have no row to learn from: they count, and get the population's model"))
+        say(wrapped(f"  {silent} of them have no usable row: they count as users, and get the population's model"))
     if cohort.schema is None:
         say(wrapped(f"  numbers, as they are: {listed(cohort.feature_names, ', ', _MOST_NAMES)}"))
         return
     for line in kinds(cohort.schema):
         say(wrapped(line))
     if any(_misses_cells(cohort, rows) for rows in row_blocks(cohort.n_rows, cohort.n_features)):
-        say(wrapped("  missing cells count as the population's mean (--drop-missing leaves such rows out)"))
+        say(wrapped("  missing cells are replaced by the population's mean (--drop-missing leaves such rows out)"))
 
 
 def _misses_cells(cohort: Cohort, rows: slice) -> bool:
@@ -343,10 +341,10 @@ def kinds(schema: Schema) -> list[str]:
     from tacitly.data.validation import listed
 
     titles = {
-        "number": "numbers, center and scale found privately (--range NAME=LOW:HIGH saves that)",
+        "number": "numbers, center and scale found privately (--range NAME=LOW:HIGH saves budget)",
         "range": "numbers with a declared range",
         "boolean": "yes or no",
         "category": "declared levels",
-        "hashed": "text, which levels are frequent found privately (--levels NAME=A,B saves that)",
+        "hashed": "text, frequent levels found privately (--levels NAME=A,B saves budget)",
     }
     return [f"  {titles[kind]}: {listed(names, ', ', _MOST_NAMES)}" for kind, names in groups.items() if names]

@@ -21,7 +21,7 @@ def report(
         Path | None, typer.Option(help="HTML file to write; default: MODEL-report.html, or MODEL-private-report.html.")
     ] = None,
     table: Annotated[
-        Path | None, typer.Option(help="The table it was fitted on: adds for whom it helped (private edition).")
+        Path | None, typer.Option(help="The training table: adds which users it helped (private edition).")
     ] = None,
     user: Annotated[str | None, typer.Option(help="Column with the user id; default: as at training.")] = None,
     audit: Annotated[Path | None, typer.Option(help="An audit's report; default: the one published with it.")] = None,
@@ -30,7 +30,7 @@ def report(
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
 ) -> None:
-    """Write what was learned, at what price, and how to check it: one page. With --table, also for whom it helped."""
+    """Write a one-page report: what was learned, its privacy cost, how to verify it. --table adds whom it helped."""
     from tacitly.reporting import report as written
 
     edition = "report" if table is None else "private-report"
@@ -42,7 +42,7 @@ def report(
         say(f"report: {target} (public edition: made of published numbers only)")
         return
     fitted = console.with_heads(model)
-    with console.status("comparing with what you would have without it"):
+    with console.status("comparing with models that share nothing"):
         cohort = _rows(fitted, reading.opened(table, user or fitted.user_column_, separator, decimal, missing), user)
         written(model, target, rows=cohort, audit=said, name=name)
     say(f"report: {target} (PRIVATE edition: computed from people's rows, do not publish)")

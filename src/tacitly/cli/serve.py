@@ -26,9 +26,11 @@ class ServeCommand(MethodCommand):
 
 def serve(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="The coordinator's folder; made if new.", show_default=False)],
-    node: Annotated[list[Path] | None, typer.Option(help="A site's card.json, once per site; first call.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget; on the first call.")] = None,
+    folder: Annotated[Path, typer.Argument(help="The coordinator's folder; created if new.", show_default=False)],
+    node: Annotated[
+        list[Path] | None, typer.Option(help="A site's card.json; repeat for each site (first call only).")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget (first call only).")] = None,
     server: Annotated[str, typer.Option(help="Address that sites can reach.")] = "127.0.0.1:8600",
     out: Out = Path("model"),
     delta: Delta = None,
@@ -38,13 +40,13 @@ def serve(
         list[str] | None, typer.Option("--set", help="Any other parameter of the method, as name=value; repeatable.")
     ] = None,
     trust: Annotated[str, typer.Option(help="central, node or secure: who adds the noise.")] = "central",
-    colluding: Annotated[int, typer.Option(help="Nodes that may help a curious coordinator (secure).")] = 1,
+    colluding: Annotated[int, typer.Option(help="Number of nodes that may collude with the coordinator (secure).")] = 1,
     deadline: Annotated[float, typer.Option(help="Seconds to wait for answers in a round.")] = 60.0,
-    status: Annotated[bool, typer.Option("--status", help="Show the status, and nothing else.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The status as JSON, for programs.")] = False,
-    page: Annotated[int | None, typer.Option(help="Port of a live status page on this machine.")] = None,
+    status: Annotated[bool, typer.Option("--status", help="Show the status and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Show the status as JSON and exit.")] = False,
+    page: Annotated[int | None, typer.Option(help="Port of a live status page, on this machine only.")] = None,
 ) -> None:
-    """Coordinate sites that keep their rows; run again to resume."""
+    """Coordinate a fit across sites that keep their rows; run again to resume."""
     from tacitly.deployment.settings import Settings, Status
 
     if status or as_json:
@@ -122,7 +124,7 @@ def _refuse_settings(context: typer.Context, folder: Path) -> None:
     given += [option.spelling for option in chosen.method.options if option.name in chosen.given]
     if given:
         raise ValueError(
-            f"{folder} was made with its own settings, which stand; {', '.join(given)} would change nothing. "
+            f"{folder} already has its settings, which cannot be changed: {', '.join(given)} would have no effect. "
             f"Run tacitly serve {folder} to resume, or choose another folder."
         )
 

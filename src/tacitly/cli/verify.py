@@ -19,14 +19,14 @@ def verify(
     ledger: Annotated[
         Path | None, typer.Option(help="Compare with this ledger; default: the account, if known.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Public key (or a file with it) that must have signed.")] = None,
+    key: Annotated[str | None, typer.Option(help="Public key of the required signer, or a file with it.")] = None,
     delta: Annotated[float | None, typer.Option(help="Also show epsilon at this delta.")] = None,
     allow_uncertified: Annotated[
         bool, typer.Option("--allow-uncertified", help="Accept a model that claims no privacy.")
     ] = False,
     full: Full = False,
 ) -> None:
-    """Derive epsilon again from the certificate's releases with independent code; exit 1 if anything is off."""
+    """Compute epsilon again from the certificate's releases, with independent code; exit 1 if a check fails."""
     from tacitly.cli.accounts import account_of
     from tacitly.model_folder import public_files
     from tacitly.privacy.certificate import Certificate
@@ -56,7 +56,7 @@ def verify(
         show_certificate(stated, full=True)
     say(str(verdict))
     if place is None:
-        say("not compared with a ledger: it is not known here (give --ledger)")
+        say("not compared with a ledger: this machine does not know it (give --ledger)")
     if delta is not None and stated is not None:
         say(f"ε = {stated.epsilon_at(delta):.6g} at δ = {delta:g} ({stated.adjacency})")
     say(wrapped(_conclusion(verdict, stated)))

@@ -83,9 +83,11 @@ def open_node(
     keys, trust = invitation["mask_keys"], _own_trust(folder, invitation["trust"], trust, ceiling)
     # Sites that compare the fingerprint compare the whole list, so each only has to check its own entry.
     if keys.get(card.name) != card.mask_key:
-        raise ValueError(f"the invitation does not hold the mask key of {card.name}, but another or none. Do not join.")
+        raise ValueError(
+            f"the invitation must hold the mask key of {card.name}. Found another key or none. Do not join."
+        )
     if len({bytes.fromhex(key) for key in keys.values()}) < len(keys):  # however it is spelled
-        raise ValueError("the invitation gives two sites one mask key. Do not join.")
+        raise ValueError("the invitation gives two sites the same mask key. Do not join.")
     return Node(
         card.name,
         Cohort.open(folder / "cohort"),
@@ -120,7 +122,7 @@ def _own_trust(folder: Path, invited: str, wanted: str | None, ceiling: Budget |
         why = "was given a ceiling (--epsilon)" if ceiling is not None else "has a ceiling (node.ledger)"
         raise ValueError(
             f"this site {why}, and the invitation says trust 'central': the coordinator would see sums without noise, "
-            "which no ceiling guards. Do not join, or make another folder for it."
+            "which no ceiling limits. Do not join, or create another folder for this run."
         )
     return invited
 
@@ -131,7 +133,7 @@ def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) 
     with Ledger(path, ceiling=wanted or (None if path.exists() else asked)) as ledger:
         standing = ledger.ceiling
         if standing is None:
-            raise ValueError(f"{path} has no ceiling, so it cannot guard this site's users.")
+            raise ValueError(f"{path} has no ceiling, so it cannot protect this site's users.")
         begun = any(row.run.startswith(f"{invitation['run']}/") for row in ledger.releases())
         if standing.adjacency == asked.adjacency and not begun:
             try:

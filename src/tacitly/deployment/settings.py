@@ -63,8 +63,8 @@ class Settings:
             raise ValueError("nodes that add noise need a finite --epsilon.")
         if self.trust != "central" and (self._described.selects or self._budget.unit is not Unit.USER):
             raise ValueError(
-                "nodes that add noise guard whole users, by noisy sums: choices (margin) and units other than the "
-                f"user need --trust central. Found {self.trust!r}."
+                "nodes that add noise protect whole users, and noisy sums only: choices (margin) and other units than "
+                f"the user need --trust central. Found {self.trust!r}."
             )
 
     def save(self, folder: Path) -> None:

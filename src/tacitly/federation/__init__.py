@@ -1,1 +1,1 @@
-"""Where the users are, and the two doors through which anything of theirs can leave."""
+"""Where users are, and the two doors: the only functions that release anything computed from their rows."""

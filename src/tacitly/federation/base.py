@@ -1,28 +1,29 @@
-"""The doors: the two methods through which anything computed from private rows can leave.
+"""The doors: the two methods that release anything computed from private rows.
 
 :meth:`Federation.release` returns a sum over users of clipped contributions plus Gaussian noise, debited in the ledger
 before it is drawn. :meth:`Federation.select` returns the index of a public candidate, chosen by sums of bounded losses
-(proof: :mod:`tacitly.federation.scores`). There is no other way out.
+(proof: :mod:`tacitly.federation.scores`). Nothing else is released.
 
-Adjacency, sensitivity, event. Fix everything that is public so far. A query sees the rows of one user and public fields
-only, so changing one user's data changes one summand. Clipping is the last operation on that summand, so the sum moves
-by at most the sensitivity of the clip (:class:`~tacitly.privacy.guarantee.Sensitivity`: one bound for each adjacency).
-Noise level, clip, grid and number of users are public, so the noisy sums of two neighbours are Gaussians with the same
-covariance and with means at most that far apart: a :class:`~tacitly.privacy.guarantee.GaussianEvent`. Nothing else is
-returned. The door does not take a query's word for the clip: :mod:`tacitly.federation.bounds`.
+Adjacency, sensitivity, event. Condition on everything that was released before. A query is a function of the rows of
+one user and of public fields, so changing one user's data changes one summand. Clipping is the last operation on that
+summand, so the sum moves by at most the sensitivity of the clip (:class:`~tacitly.privacy.guarantee.Sensitivity`: one
+bound for each adjacency). Noise level, clip, grid and number of users are public, so the noisy sums of two neighbours
+are Gaussians with the same covariance and with means at most that far apart: a
+:class:`~tacitly.privacy.guarantee.GaussianEvent`. Nothing else is returned. That queries really clip is checked
+separately: :mod:`tacitly.federation.bounds`.
 
 Rounding. The bound holds for the floating-point sums that are computed, not only for ideal ones:
 
-* A contribution is computed from its own user's rows by arithmetic that is independent of all other users, to the last
-  bit. Fused forms may share a matrix product across users for adding contributions, never before they are normalised
-  or clipped: a last bit that changes with another user's row count could be amplified to a whole clip.
+* The arithmetic of a contribution depends on its own user's rows only, to the last bit. Fused forms may use one matrix
+  product over several users to add contributions, but only after these are normalised or clipped: before that, a last
+  bit that changes with another user's number of rows could be amplified to a whole clip.
 * Contributions are added in blocks with a fixed number of users (or rows, if the unit is the row). Each block's sum is
   rounded to the grid, and the blocks are added exactly, as integers. Hence a user affects the rounding of one block
   only, and the sum does not depend on the order of blocks or on the number of threads and machines.
 * A block of B units and R rows takes R additions to partial sums of norm at most B clips, so its error is at most
   R·B·2⁻⁵³ clips: below 2⁻²² for up to two million rows. Two neighbours differ by at most twice that. Rounding to a grid
   of spacing γ moves D coordinates apart by at most γ√D, which is checked to be at most 2⁻²¹ clips. The total is at most
-  2⁻²⁰ clips, which is the guard that clipping keeps back (:mod:`tacitly.privacy.clipping`).
+  2⁻²⁰ clips, which is the margin that clipping leaves (:mod:`tacitly.privacy.clipping`).
 
 Who adds the noise. With ``trust="central"``, the process that adds the contributions. With ``trust="local"``, every
 user (a device, a hospital) adds noise of standard deviation σ to its own message, and the sum of n messages has noise
@@ -60,7 +61,7 @@ AddNoise = Callable[[npt.NDArray[np.int64], int], Array]
 
 
 class Roster(Protocol):
-    """What is public about the users of a federation."""
+    """Public facts about the users of a federation."""
 
     @property
     def n_users(self) -> int:
@@ -399,7 +400,7 @@ class Federation(ABC):
             kinds.append(scipy.sparse.csr_matrix(np.where(rows > 0, rows, 0.0)))
         for kind in kinds:
             rehearse(query, kind, targets)
-            if not (form is query and query.one_form):  # there the contribution has been the sum of one user already
+            if not (form is query and query.one_form):  # with one form, the contribution is already the sum of one user
                 rehearse(query, kind, targets, lambda X, y: form.block_sum(X, y, np.array([0, 8]), bound))
             if kind_of not in _CHECKED_FORMS:
                 check_form(form, kind, targets, bound)

@@ -1,29 +1,30 @@
-"""The door's own check of every bound, whatever a query says about itself.
+"""Checks of every bound that do not rely on what a query states about itself.
 
-A query is trusted to clip: its compiled form clips inside a kernel, where nobody can look. Two checks bound what a
-query that does not can do; both concern sums only, so they cost one norm of each block's sum.
+The compiled form of a query clips inside a kernel, where clipping cannot be observed. Two checks limit the effect of a
+query that does not clip. Both need sums only, so they cost one norm per block's sum.
 
-* Before a release is debited, the fused form runs on synthetic users, each of them alone: ordinary ones, very large
-  ones and the opposite of each. A contribution longer than the clip, or two with a negative inner product where the
-  query says that it is acute, is refused (:func:`check_form`). No private row is read.
+* Before a release is debited, the fused form runs on synthetic users, one at a time: ordinary ones, very large ones and
+  the negative of each. The query is refused if a contribution is longer than the clip, or if two contributions have a
+  negative inner product although the query claims to be acute (:func:`check_form`). No private row is read.
 * A block's sum of B units is refused if it is longer than B clips (:func:`check_sums`), or outside [0, B·steps] if it
-  is a sum of losses. Nothing of it leaves.
+  is a sum of losses. No part of a refused sum is released.
 
-The second refusal is no side channel of a correct query, because it cannot happen. Each contribution is at most
-(1 − 2⁻²⁰) clips long (:mod:`tacitly.privacy.clipping`), and rounding adds at most R·B·2⁻⁵³ clips to a block of R rows
-(:mod:`tacitly.federation.base`), which is below B·2⁻³² for up to two million rows; the norm itself has a relative
-error below D·2⁻⁵², far less than 2⁻²¹ for any D that fits the grid. So a correct sum is at most (1 − 2⁻²¹)·B clips
-long as computed, whatever the rows are. Sums of losses are exact integers. Only a programming error reaches the
-refusal, and its message holds no number.
+For a correct query, the second refusal is not a side channel, because it cannot happen. Each contribution is at most (1
+− 2⁻²⁰) clips long (:mod:`tacitly.privacy.clipping`), and rounding adds at most R·B·2⁻⁵³ clips to a block of R rows
+(:mod:`tacitly.federation.base`), which is below B·2⁻³² for up to two million rows; the norm itself has a relative error
+below D·2⁻⁵², far less than 2⁻²¹ for any D that fits the grid. So a correct sum is at most (1 − 2⁻²¹)·B clips long as
+computed, whatever the rows are. Sums of losses are exact integers. Only a programming error leads to the refusal, and
+its message contains no number.
 
-Extreme public fields. Nodes run queries whose numbers somebody else wrote, and a kernel's formulas for the norm and the
-contribution may differ where a factor overflows or vanishes (of 600 asks with mutated numbers, one moved a sum by 10⁸
-clips). So the fused form of a query that can travel runs only where it agrees with the definition on synthetic users;
-elsewhere the definition runs, which clips whatever it gets (:func:`fused_agrees`). So it does for bounds so small or
-large that squares of squares of contributions leave float64's range. That decision reads no private row.
+Extreme public fields. Nodes run queries with numbers that somebody else chose, and a kernel's formulas for the norm and
+the contribution may differ if a factor overflows or underflows (of 600 messages with mutated numbers, one changed a sum
+by 10⁸ clips). So the fused form of a query that can be sent to nodes runs only if it agrees with the definition on
+synthetic users. Otherwise the definition runs, which clips every contribution (:func:`fused_agrees`). The definition
+also runs for bounds so small or large that fourth powers of contributions leave float64's range. This decision reads no
+private row.
 
-What this does not do: a fused form that is wrong by less than a block's total stays unnoticed here. The tests of every
-query (:func:`tacitly.audit.check_sensitivity`) are for that.
+Limits: these checks do not detect a fused form whose error is smaller than a block's total. The tests of every query
+(:func:`tacitly.audit.check_sensitivity`) detect such errors.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from tacitly.privacy.guarantee import Unit
 _APART = 0.01  # clips: forms agree to 1e-9 for ordinary users, to 1e-4 where a penalty is nearly a tie
 _LARGE = 2.0**20  # how much larger the large synthetic users are
 _LEAST_BOUND, _MOST_BOUND = 2.0**-200, 2.0**200
-_MANY_ROWS = 16  # how often the user with many rows has each of them
+_MANY_ROWS = 16  # copies of each row of the synthetic user with many rows
 
 
 class BoundExceeded(RuntimeError):
-    """A query returned more than its users times its clip: a programming error in the query, never bad data."""
+    """A sum exceeds the number of users times the clip: a programming error in the query, never bad data."""
 
 
 def check_sums(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) -> None:
@@ -71,8 +72,8 @@ def exceeded(query: Query) -> BoundExceeded:
 
 
 def check_form(query: Query, X: Rows, y: Array, bound: float) -> None:
-    """Raise unless the fused form, on synthetic users alone, keeps the bound and the angle that the query claims."""
-    if isinstance(query, Projected):  # whoever holds the rows projects them and runs the fused form of what is inside
+    """Raise unless the fused form, on single synthetic users, keeps the bound (and is acute) as the query claims."""
+    if isinstance(query, Projected):  # the shard projects the rows and runs the fused form of the inner query
         check_form(query.query, query.inside(X), y, bound)
         return
     with np.errstate(all="ignore"):
@@ -93,9 +94,7 @@ def _within(query: Query, sums: Array, units: npt.NDArray[Any], bound: float) ->
         whole = np.rint(sums) == sums
         return bool((whole & (sums >= 0) & (sums <= units[:, None] * query.steps)).all())
     if math.isinf(bound):
-        return (
-            True  # a release that is declared to have no privacy: the only one that the door lets pass without a bound
-        )
+        return True  # only a release that is declared as not private has no bound
     with np.errstate(all="ignore"):  # in clips, so that neither tiny nor huge bounds underflow or overflow
         return bool((np.linalg.norm(sums / bound, axis=1) <= units).all())
 
@@ -105,7 +104,7 @@ _AGREED: dict[_Key, tuple[weakref.ref[Query], bool]] = {}
 
 
 def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None = None) -> bool:
-    """Whether a fused form of a query (by default its own) adds what the definition adds, for synthetic users alone.
+    """Whether a fused form of a query (by default its own) agrees with the definition, on single synthetic users.
 
     Decided once per query: the answer depends on public fields only, which do not change.
     """
@@ -113,10 +112,10 @@ def fused_agrees(query: Query, n_features: int, bound: float, form: Query | None
     if not _ordinary(bound):
         return False
     if type(query).__name__ not in KNOWN or isinstance(query, Scores):
-        return True  # written here, by nobody else; and losses are clamped in both forms
+        return True  # such queries cannot come from others, and losses are clamped in both forms
     if fused_form is query and query.one_form:
         return True
-    if hasattr(fused_form, "each_sum"):  # of one device: its shard remembers
+    if hasattr(fused_form, "each_sum"):  # a device form: the device's shard caches the answer
         return _compare_forms(query, fused_form, n_features, bound)
     key = id(query), type(fused_form), n_features, bound
     known = _AGREED.get(key)

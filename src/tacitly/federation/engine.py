@@ -1,4 +1,4 @@
-"""Engines and populations: what an estimator takes as ``engine``, and what it gets from it before any release."""
+"""Engines and populations: the parameter ``engine`` of estimators, and what an engine provides before any release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacitly.privacy.ledger import Run
 
 
 class Population(Roster, Protocol):
-    """A set of users, wherever their rows are: what is public about them, and how to open a federation.
+    """A set of users, wherever their rows are: public facts about them, and how to open a federation.
 
     ``users`` are the user ids (None if they stay with the nodes). ``trust`` states who sees what, for the certificate
     (None: use the estimator's own statement).

@@ -1,8 +1,8 @@
-"""Users whose numbers make code fail: a sum leaves them out, and neither an exception nor another user's bits show it.
+"""Users whose rows make code fail: they are left out of sums, without an exception and without effects on others.
 
-Which users fail is private. So no exception may depend on it, and every other user's contribution must be the same,
-to the last bit, as if the failing users had no rows. Two exceptions are public and are raised: there was not enough
-memory, or the time for the sum was over.
+Which users fail is private. So no exception may depend on it, and every other user's contribution must be the same, to
+the last bit, as if the failing users had no rows. Two exceptions are public and are raised: the process is out of
+memory, or the time for the sum is over.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def check_time(end: float) -> None:
 def attempt(work: Callable[[], Array], shape: tuple[int, ...]) -> Array | None:
     """Return finite sums, or None if private numbers make the work fail, because no exception may depend on them.
 
-    The result and even its shape may depend on those numbers, so both are checked. Running out of memory is different:
-    a sum that lacks the users for whom there was no memory would be certified and useless, so that is raised. So is the
-    end of the time for a sum.
+    The result and even its shape may depend on those numbers, so both are checked. Running out of memory is raised: a
+    sum without the users for whom there was no memory would be certified but useless. The end of the time for a sum is
+    raised too.
     """
     try:
         sums = np.asarray(work(), dtype=np.float64)
@@ -48,9 +48,9 @@ def attempt(work: Callable[[], Array], shape: tuple[int, ...]) -> Array | None:
 def without_failing_units(query: Query, X: Rows, y: Rows, offsets: Offsets, bound: float, end: float) -> Array:
     """Sum blocks again, leaving out units whose numbers make the fused form fail or return a non-finite sum.
 
-    Then the same blocks are summed as if those users had no rows, or with zeros for those rows if the unit is the row
-    (such a row counts as one of zeros, and moves a sum by no more than any other): batches keep their shapes, and with
-    them every other unit's numbers, to the last bit. (Computed alone, a unit's numbers may differ in the last bits from
+    The same blocks are then summed as if those users had no rows. If the unit is the row, the failing rows are replaced
+    by zeros (a row of zeros changes a sum by no more than any other row). So batches keep their shapes, and every other
+    unit's numbers stay the same, to the last bit. (Computed alone, a unit's numbers may differ in the last bits from
     those computed among others, and a query may amplify that.)
     """
     bounds = query.bounds(X, offsets)

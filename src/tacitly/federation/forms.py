@@ -1,8 +1,8 @@
-"""The forms in which a shard evaluates a query, besides the query's own: by its definition, or from what is kept.
+"""Other forms in which a shard evaluates a query: by its definition, or from stored statistics of users.
 
-A node that does not trust a query's compiled form evaluates the definition (:class:`Plain`; :class:`Few` where the
-definition takes several users at a time). Where the statistics that a query is answered from are kept between releases,
-they are the users' rows (:class:`OfStatistics`, :class:`OfArrays`).
+A node that does not trust a query's compiled form evaluates the definition (:class:`Plain`; :class:`Few` if the
+definition takes several users at a time). If a query can be answered from statistics that are kept between releases,
+the statistics take the place of the users' rows (:class:`OfStatistics`, :class:`OfArrays`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBERS = 1 << 22  # in an array with a row for each user of such a batch: 32 M
 
 
 def form_of(query: Query, n_users: int, n_features: int) -> Query:
-    """Return the form that sums so many users, wherever it agrees with the definition: public sizes decide."""
+    """Return the form for this number of users, if it agrees with the definition. The choice uses public sizes only."""
     if query.statistics is not None and n_users >= MANY:
         return OfStatistics(query, query.statistics)
     return query.form_for(n_users, n_features)
@@ -94,9 +94,9 @@ class Plain(Query):
 class Few(Plain):
     """A query whose batch is its definition, evaluated for a few users at a time.
 
-    A few, because whoever asks chooses the numbers: a block of users might need a thousand times the memory of one. And
-    if one user's numbers make a batch fail, the others in it are summed again, not a block: little of that is seen in
-    the time that an answer takes.
+    Batches are small for two reasons. The sender of a query chooses its numbers, and a block of users might need a
+    thousand times the memory of one user. And if one user's numbers make a batch fail, only the others in this batch
+    are summed again, so a failure has little effect on the time of an answer.
     """
 
     def __init__(self, query: Query, n_features: int, end: float) -> None:

@@ -1,4 +1,4 @@
-"""Projected rows: a query about directions·x, where the projection is applied by whoever holds the rows.
+"""Projected rows: a query on directions·x, where the holder of the rows applies the projection.
 
 This is the only form in which rows are projected. :meth:`Federation.projected` returns a view that wraps every query in
 :class:`Projected`. :class:`~tacitly.federation.shard.Shard`, which holds the rows on every engine, projects them once

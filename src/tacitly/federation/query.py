@@ -53,7 +53,7 @@ class Query(ABC):
         """
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Norm of each unit's contribution before clipping; override where it is cheaper than the contribution."""
+        """Norm of each unit's contribution before clipping; override if it is cheaper than the contribution."""
         return self.plain_norms(X, y, offsets)
 
     def plain_norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
@@ -81,7 +81,7 @@ class Query(ABC):
         return np.array(sums)
 
     def form_for(self, n_users: int, n_features: int) -> Query:
-        """Return the form that sums so many users: public sizes decide. Override where there are several forms."""
+        """Return the form for this number of users, a public number. Override if a query has several forms."""
         return self
 
     @property
@@ -91,14 +91,14 @@ class Query(ABC):
 
     @property
     def statistics(self) -> Statistics | None:
-        """What this query needs to know of each user, if it can be answered from that; else None."""
+        """Statistics of each user from which this query can be answered; None if it needs the rows."""
         return None
 
     @property
     def array_statistics(self) -> Statistics | None:
-        """What of each user the definition itself is computed from, if that can be kept between releases; else None.
+        """Statistics of each user that the definition needs, if they can be kept between releases; else None.
 
-        For few users, whom no compiled code sums.
+        Used for few users, without compiled code.
         """
         return None
 
@@ -134,7 +134,10 @@ class Query(ABC):
 
 
 def widest(query: Query) -> int:
-    """Return the most coordinates of a query and those that it wraps: of some that is computed only a norm leaves."""
+    """Return the largest number of coordinates among a query and the queries that it wraps.
+
+    A wrapping query may compute many coordinates and return only a norm of them.
+    """
     inner = getattr(query, "query", None)
     return max(query.coordinates, widest(inner)) if isinstance(inner, Query) else query.coordinates
 

@@ -1,11 +1,11 @@
-"""Scores: the user half of a choice, a loss in [0, 1] for each public candidate.
+"""Scores: the user's half of a private choice, with a loss in [0, 1] for each public candidate.
 
 Privacy. A user's losses depend on that user's rows and on public fields only. They are clamped to [0, 1] and rounded,
-per user, to integer multiples of a public step; integers are added exactly. Hence zeroing a user out lowers every
-candidate's total by an amount in [0, 1] (all in one direction), and replacing the user's data moves each total by at
-most 1 in either direction. Permute-and-flip on these totals is sampled exactly in rational arithmetic
-(:func:`tacitly.privacy.noise.choose`). Its event and the proof of its ε:
-:class:`~tacitly.privacy.guarantee.SelectionEvent`.
+per user, to integer multiples of a public step; integers are added exactly. Hence removing a user's contribution lowers
+every candidate's total by an amount in [0, 1] (all in one direction), and replacing the user's data changes each total
+by at most 1 in either direction. Permute-and-flip on these totals is sampled exactly in rational arithmetic
+(:func:`tacitly.privacy.noise.choose`). :class:`~tacitly.privacy.guarantee.SelectionEvent` is its event and contains the
+proof of its ε.
 """
 
 from __future__ import annotations

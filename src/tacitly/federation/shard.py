@@ -61,7 +61,7 @@ class Shard:
         self._pool: ThreadPoolExecutor | None = None
         self._last_projection: tuple[bytes, Shard] | None = None
         self._statistics: dict[type[Statistics], tuple[Statistics, Shard, Array]] = {}
-        # One sum at a time: statistics of the next are written over those that this one reads.
+        # One sum at a time: the next sum may overwrite the statistics that this one reads.
         self._turn = threading.RLock()
 
     @property
@@ -94,7 +94,7 @@ class Shard:
             # Bugs surface here; below, no exception may, because it could depend on private numbers.
             rehearse(form, *synthetic_rows(self.cohort.n_features))
         if self._plain or not fused_agrees(query, self.cohort.n_features, bound, form):
-            # Where a batch is the definition, several users at once are as plain as one.
+            # If batches are the definition, several users can be evaluated at once.
             together = self._plain and one_form(query, bound)
             plain = Few(query, self.cohort.n_features, end) if together else Plain(query, end)
             return self._sum(query, plain, bound, grid, chosen, end)
@@ -103,7 +103,7 @@ class Shard:
         shard = None if statistics is None else self._with(statistics, end)
         if shard is None:
             if math.isfinite(end) and form is query and one_form(query, bound):
-                form = Few(query, self.cohort.n_features, end)  # a look at the clock every few users
+                form = Few(query, self.cohort.n_features, end)  # so that time is checked every few users
             return self._sum(query, form, bound, grid, chosen, end)
         answered = OfStatistics(query) if of_statistics else OfArrays(query)
         return shard._sum(query, answered, bound, grid, chosen, end)
@@ -151,11 +151,11 @@ class Shard:
         size = int(getattr(work, "span", BLOCK))
         if users < size:
             size = int(getattr(work, "short_span", size))
-        starts = list(range(0, max(1, users - size + 1), size))  # the last span takes what is left
+        starts = list(range(0, max(1, users - size + 1), size))  # the last span includes the remaining users
         spans = list(itertools.pairwise([*starts, users]))
         stacked = room
         for (first, last), part in zip(spans, self._blocks(work, spans, end=end), strict=True):
-            if stacked is None:  # filled in place: a list of all parts would hold everything twice
+            if stacked is None:  # filled in place: a list of parts would need twice the memory
                 stacked = cast(Numbers, np.empty((users, *part.shape[1:]), dtype=part.dtype))
             stacked[first:last] = part
         assert stacked is not None
@@ -196,22 +196,22 @@ class Shard:
         kept, shard, room = self._statistics.get(type(statistics), (None, None, None))
         if shard is None or not same(kept, statistics):
             source = statistics.source
-            # A source of the same kind that is not there would be replaced at once: not kept, then.
+            # A source of the same class would be replaced immediately, so it is not kept.
             passing = type(source) is type(statistics) and not same(kept, source)
             base = self if source is None else None if passing else self._with(source, end)
-            self._statistics.pop(type(statistics), None)  # so that two of a kind are never held at once
+            self._statistics.pop(type(statistics), None)  # so that memory never holds two of the same class
             for kind, (other, _, _) in list(self._statistics.items()):
-                if type(other.source) is type(statistics):  # they came from what is replaced now
+                if type(other.source) is type(statistics):  # they were computed from what is replaced now
                     del self._statistics[kind]
             if room is not None and room.shape != (self.cohort.n_users, statistics.width):
                 room = None
             try:
                 where, work = (self, statistics.of_rows) if base is None else (base, statistics)
-                # Into the same memory: to ask the system for other pages takes longer than to compute what is in them.
+                # Reuse the memory: allocating new pages takes longer than computing their content.
                 rows = where._map(work, end, room)
             except (MemoryError, OutOfTime):
                 raise
-            except Exception:  # no exception may depend on private numbers: sums leave out who fails
+            except Exception:  # no exception may depend on private numbers: sums leave out failing users
                 return None
             names = tuple(f"statistic {j}" for j in range(statistics.width))
             shard = copy.copy(self)
@@ -266,7 +266,7 @@ class Shard:
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    """Limit BLAS to one thread, because thread pools nested in ours are 4-60× slower.
+    """Limit BLAS to one thread, because thread pools nested in those of a shard are 4-60× slower.
 
     Costs almost nothing if BLAS is limited already.
     """

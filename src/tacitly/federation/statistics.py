@@ -1,12 +1,11 @@
-"""Statistics of users: what several queries need to know of each user's rows, as one row of numbers per user.
+"""Statistics of users: one row of numbers per user, computed from the user's rows, that several queries share.
 
 A query that names its :class:`Statistics` can be answered from them (:meth:`~tacitly.federation.query.Query.sums_of`).
 :class:`~tacitly.federation.shard.Shard`, which holds the rows on every engine, computes them once and keeps them, in
 memory only, as long as the queries ask for equal ones.
 
-Privacy. Statistics are private like the rows they come from, and they never leave the shard. A user's are a function of
-that user's rows and of public fields, computed from nothing else to the last bit. Adjacency, sensitivity and event are
-those of the query.
+Privacy. Statistics are as private as the rows, and they never leave the shard. A user's statistics depend on that
+user's rows and on public fields only, to the last bit. Adjacency, sensitivity and event are those of the query.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The one fit template: what every private estimator does around its algorithm.
+"""The fit template: the steps that all private estimators share around their algorithms.
 
-:meth:`PrivateModel.fit` reads top-down. A method supplies the steps that differ:
+:meth:`PrivateModel.fit` reads top-down. Each method supplies the steps that differ:
 
 * ``_check_parameters`` and ``_check_population`` raise on wrong parameters; they write no state;
-* ``_cohort`` reads what ``fit`` was given;
+* ``_cohort`` reads the data passed to ``fit``;
 * ``_procedure`` decides settings, plans the releases and binds the algorithm (a :class:`Procedure`);
-* ``take_public_arrays`` keeps what was learned; ``_home_work`` and ``_take_heads`` are what users compute at home;
+* ``take_public_arrays`` stores what was learned; ``_home_work`` and ``_take_heads`` define what users compute locally;
 * ``_statement`` is what the certificate states besides the numbers.
 
-Nothing here touches a private row.
+Nothing in this module reads a private row.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ HomeWork = Callable[[Rows, Rows, Offsets], Array]
 
 @dataclass(frozen=True)
 class Procedure:
-    """What a fit will do, decided from parameters and public sizes before any user is asked anything.
+    """What a fit will do, decided from parameters and public sizes before any user is queried.
 
-    ``releases`` are the planned events. ``learn`` runs the algorithm behind a federation and returns the public result
-    as :meth:`PrivateModel.take_public_arrays` expects it. ``config`` holds further facts that a resumed run must share.
-    ``rows`` makes the cohort that queries see, where a public map changes the rows first.
+    ``releases`` are the planned events. ``learn`` runs the algorithm on a federation and returns the public result as
+    :meth:`PrivateModel.take_public_arrays` expects it. ``config`` holds further facts that a resumed run must share.
+    ``rows`` returns the cohort that queries see, if a public map changes the rows first.
     """
 
     releases: Sequence[Event]
@@ -72,8 +72,8 @@ class Procedure:
 class Statement:
     """What a certificate states besides the numbers.
 
-    ``trust`` is who sees what where all users are in this process; ``nominal_epsilon`` what the paper claims in paper
-    mode.
+    ``trust`` states who sees what if all users are in this process; ``nominal_epsilon`` is what the paper claims, in
+    paper mode.
     """
 
     trust: str
@@ -93,7 +93,7 @@ class Fitted:
 
 
 class PrivateModel(Fitted, PrivacyParameters, Conventions):
-    """Common to all estimators that learn through the door.
+    """Base class of all private estimators.
 
     A subclass is a dataclass whose fields are its parameters (:mod:`tacitly.methods.parameters`).
     """
@@ -121,19 +121,19 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
     def fit(
         self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
     ) -> Self:
-        """Learn what is shared privately, then let users compute their own part at home.
+        """Learn the shared part privately, then let users compute their personal parts locally.
 
         Parameters
         ----------
         X
-            Rows of features (n_rows × n_features), in any order; or a :class:`~tacitly.data.cohort.Cohort`, alone; or
-            None where the ``engine`` knows where the users are.
+            Rows of features (n_rows × n_features), in any order; or a :class:`~tacitly.data.cohort.Cohort`, without
+            further arguments; or None if the ``engine`` has the rows.
         y
             The target of each row.
         users
             The id of the user each row belongs to.
         on_release
-            Called with the name of each release when it is out (for progress bars).
+            Called with the name of each completed release (for progress bars).
         """
         source, budget, procedure = self._prepare(X, y, users)
         population = self._placed(source, procedure)
@@ -156,7 +156,7 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
         return nullcontext(on_release)
 
     def planned_releases(self, cohort: Cohort | None = None) -> int:
-        """Return how many releases ``fit(cohort)`` will make; None for the users that the engine knows."""
+        """Return how many releases ``fit(cohort)`` will make; pass None if the engine has the rows."""
         return len(self.plan(cohort)[1])
 
     def plan(self, cohort: Cohort | None = None) -> tuple[Budget, Sequence[Event]]:
@@ -184,8 +184,8 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
     def evaluate(self, X: Any, y: Any, users: Any, *, epsilon: float, **options: Any) -> Any:
         """Return a mean loss that may be published, charged with ``epsilon`` to the account.
 
-        See :func:`tacitly.methods.evaluation.evaluate` for ``bound`` (needed where the target is a number), ``delta``
-        and ``ledger``. Give rows that were not fitted, or the loss is that of memory.
+        See :func:`tacitly.methods.evaluation.evaluate` for ``bound`` (required if the target is a number), ``delta``
+        and ``ledger``. Pass held-out rows: on training rows, the loss would be too small.
         """
         from tacitly.methods.evaluation import evaluate
 
@@ -204,14 +204,14 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
 
     @abstractmethod
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everything that was learned and may be known: the billboard."""
+        """Return everything that was learned and is public: the billboard."""
 
     @abstractmethod
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set what :meth:`public_arrays` returned; no user has a private part yet."""
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what stays with the users, in the order of ``users_``; nothing where a model has no heads."""
+        """Return what stays with the users, in the order of ``users_``; empty if a model has no heads."""
         return {}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -381,11 +381,11 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
             return
         if budget.unit is not Unit.USER:
             raise ValueError(
-                f"nodes that add the noise guard whole users: unit user. Found unit {budget.unit} and trust "
+                f"nodes that add the noise protect whole users (unit user). Found unit {budget.unit} and trust "
                 f"{self.noise_by!r}: use trust 'central'."
             )
         if not all(event.private for event in planned):
-            raise ValueError(f"nodes that add the noise send no sum without it. Found trust {self.noise_by!r}.")
+            raise ValueError(f"nodes that add the noise never send sums without noise. Found trust {self.noise_by!r}.")
 
     @property
     def noise_by(self) -> str:

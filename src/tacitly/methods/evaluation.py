@@ -1,13 +1,15 @@
-"""Scores that may be published, and a private choice among models; both are charged to the account.
+"""Private scores that may be published, and a private choice among models; both are charged to the account.
 
-Every user has one loss in [0, 1]: the mean over their rows of the errors, 0 or 1 for classes, |y − ŷ|/``bound`` (up to
-1) for numbers. A row whose cells or target are not numbers has loss 1: no private cell decides whether this raises or
-warns. Predictions are made at home, with the user's own head; nothing leaves but what follows. To the last bit they
-do not depend on other users' rows: where a score is zero but for rounding, that bit decides a class, and a whole loss.
+Every user has one loss in [0, 1]: the mean error over their rows. The error of a row is 0 or 1 for classes, and |y −
+ŷ|/``bound`` (at most 1) for numbers. A row whose cells or target are not numbers has loss 1, so that no private cell
+decides whether an exception or a warning is raised. Predictions are made locally, with the user's own head, and only
+the results below are released. Predictions do not depend on other users' rows, not even in the last bit: if a score is
+zero up to rounding, the last bit decides the class, and thereby a whole loss.
 
 :func:`evaluate` releases the sum of these losses. Adjacency: zero-out or replace-one, unit user. Sensitivity: a user's
-term p lies in [0, 1], so without it the sum moves by |p| ≤ 1; replaced by q ∈ [0, 1] by |p − q| ≤ 1, which the acute
-bound √2 covers. Event: Gaussian. The number of users is public, so the mean is post-processing.
+term p lies in [0, 1]. If it becomes zero, the sum changes by |p| ≤ 1. If it is replaced by q ∈ [0, 1], the sum changes
+by |p − q| ≤ 1, which the acute bound √2 covers. Event: Gaussian. The number of users is public, so the mean is
+post-processing.
 
 :func:`choose` takes the model with approximately the smallest sum, through :meth:`Federation.select
 <tacitly.federation.base.Federation.select>`: pure ε (:class:`~tacitly.privacy.guarantee.SelectionEvent`), whatever the
@@ -78,7 +80,7 @@ class _ModelLosses(Scores):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A mean loss per user that may be published: its estimate and a 95 % interval, in the units of ``bound``.
+    """A private mean loss over users, which may be published: estimate and 95 % interval, in the units of ``bound``.
 
     The interval covers the privacy noise and the sampling of users, whose losses in [0, bound] with mean m have a
     variance of at most m·(bound − m).
@@ -99,7 +101,7 @@ class Evaluation:
         return (
             f"{self.measure} {self.loss:.4g} (95 %: {self.low:.4g} to {self.high:.4g}), {self.n_users} users; "
             f"ε = {self.epsilon:g}, δ = {self.delta:g} ({self.adjacency}), run {self.run!r}"
-            + ("" if self.charged else ", charged to no account (ledger=… names one)")
+            + ("" if self.charged else ", charged to no account (pass ledger=… to charge one)")
         )
 
 
@@ -114,10 +116,11 @@ def evaluate(
     delta: float = 1e-6,
     ledger: Ledger | None = None,
 ) -> Evaluation:
-    """Return the mean loss of a model's predictions, by user, with the promise of ``epsilon``.
+    """Return the mean loss of a model's predictions over users, with (``epsilon``, ``delta``)-differential privacy.
 
-    ``bound`` is the largest error that counts, in the units of the target; it must not come from the data. ``ledger``
-    is the account to debit, by default the model's own; without any, no certificate counts what this spends.
+    Larger errors than ``bound`` count as ``bound``, in the units of the target; it must not come from the data.
+    ``ledger`` is the account to debit, by default the model's own. Without an account, no certificate includes the
+    cost.
     """
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(model.adjacency))
     event = Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
@@ -155,7 +158,7 @@ def choose(
 ) -> int:
     """Return the index of the model with approximately the smallest mean loss by user, under pure ``epsilon``.
 
-    The models themselves were paid for when they were fitted; so fit them on one ledger, and give it here.
+    Fits of the models are charged separately. So fit all models on one ledger, and pass it here.
 
     >>> import tacitly
     >>> visits, ledger = tacitly.datasets.load_visits(600), tacitly.Ledger(ceiling=3.0)

@@ -40,8 +40,8 @@ class Continued(PrivateModel):
             )
         if isinstance(account, Ledger) and account.hash_at(stated["entries"]) != stated["head"]:
             raise ValueError(
-                "the account does not have what the certificate of the calls before names: the file is an older copy, "
-                "and would state less than was spent. Set ledger to the newest one, or start anew with fit()."
+                "the account lacks entries that the certificate of the earlier calls names: the file is an older copy, "
+                "and would state less than was spent. Set ledger to the newest copy, or start anew with fit()."
             )
 
     def _placed(self, source: Population, procedure: Procedure) -> Population:

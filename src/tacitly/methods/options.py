@@ -122,7 +122,7 @@ SCHEMA = Option(
     name="schema",
     kind=schema_file,
     default=None,
-    help="JSON file with what is public about columns: "
+    help="JSON file with public facts about columns: "
     '{"age": {"range": [0, 120]}, "region": {"levels": ["north", "south"]}}.',
 )
 TARGET_RANGE = Option(

@@ -1,7 +1,7 @@
-"""Personal models: prediction for known users, a private part for new ones.
+"""Personal models: prediction for known users, and personal parts for new users.
 
-A model has a public part and a private one per user. They are kept apart everywhere: in memory as separate attributes,
-on disk in separate places. What the public part is (a basis, a prior, a network) is the subclass's choice.
+A model has a public part and a private part for each user. They are always kept separate: in different attributes in
+memory, and in different files on disk. Subclasses define the public part (a basis, a prior, a network).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Positions = npt.NDArray[np.int64]
 
 
 class PersonalModel(Fitted, ABC, Generic[Personal]):
-    """Prediction and personalisation with ``users_`` who have a private part each."""
+    """Prediction and personalisation for models in which each of ``users_`` has a private part."""
 
     users_: npt.NDArray[Any]
     feature_names_in_: npt.NDArray[Any]
@@ -63,16 +63,17 @@ class PersonalModel(Fitted, ABC, Generic[Personal]):
     ) -> float:
         """Return accuracy for classes, R² for numbers, explained deviance for counts.
 
-        Computed from private data: not for publication. Without ``users``, of the population's predictions.
+        The score is computed from private data: do not publish it. Without ``users``, the population's predictions are
+        scored.
         """
         predicted = self.predict(X) if users is None else self.predict(X, users)  # type: ignore[call-arg]
         return self._loss().score(y, predicted, sample_weight)
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def personalize(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Personal:
-        """Fit the personal model of a user who was not there at training, from their rows and the public part.
+        """Fit the personal model of a new user, from their rows and the public part.
 
-        Costs no privacy: nothing of it is released.
+        This costs no privacy budget, because nothing is released.
         """
         self._check_fitted()
         rows, targets = self._rows(X), self._encoded(y)

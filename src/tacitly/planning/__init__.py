@@ -1,4 +1,4 @@
-"""Before anybody's data are touched: what an ε and a number of users will buy, by simulation on made-up users."""
+"""Predict the accuracy for an ε and a number of users, by simulation, before any private data are touched."""
 
 from tacitly.planning.planner import plan
 from tacitly.planning.result import Line, Plan

@@ -1,1 +1,1 @@
-"""Privacy: what is promised, what each release costs, and the checks of both. Imports no other part of tacitly."""
+"""Privacy: guarantees, the cost of each release, and the verification of both. Imports no other part of tacitly."""

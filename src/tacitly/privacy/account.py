@@ -1,8 +1,8 @@
-"""What a certificate says of its account, and how it is recorded there.
+"""How a certificate is recorded in its account, and what it states about the account.
 
 The statement of a certificate is appended to the ledger's chain before the certificate is written. The certificate then
-names that entry and its hash, so each commits to the other: a ledger that was restored or rewritten no longer has the
-entry, and a certificate that was edited no longer has the statement.
+names that entry and its hash, so each commits to the other: a ledger that was restored from an older copy or rewritten
+no longer contains the entry, and a certificate that was edited no longer matches the statement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DELTA = 1e-6  # for totals of noisy sums in an account whose certificates are a
 
 
 def totals(ledger: Ledger, budget: Budget) -> dict[str, Any]:
-    """Return what everything on an account costs, in all and in this period, at the ceiling's δ or the budget's."""
+    """Return the cost of everything on an account, in total and in this period, at the δ of the ceiling or budget."""
     book = ledger.book
     standing = book.ceiling or budget
     gaussian = any(isinstance(debit.cost, GaussianEvent) for debit in book.debits)

@@ -7,21 +7,21 @@ the squares of μ, and ε follows from the exact profile (Balle and Wang 2018; D
 
 Choices (:class:`~tacitly.privacy.guarantee.SelectionEvent`) satisfy pure ε_j. Randomised response, whose privacy loss
 is +ε_j or −ε_j with odds e^ε_j to 1, dominates every mechanism with pure ε_j (Kairouz, Oh and Viswanath 2015), and
-dominating pairs compose adaptively (Zhu, Dong and Wang 2022). Losses of independent parts add up, so a μ-Gaussian
-mechanism composed with choices has, exactly for this dominating pair,
+dominating pairs compose adaptively (Zhu, Dong and Wang 2022). Privacy losses of independent mechanisms add up. So a
+μ-Gaussian mechanism composed with choices has the following δ, exactly for this dominating pair:
 
     δ(ε) = E[ δ_μ(ε − S) ],   S = Σ ±ε_j.
 
-At δ = 0, ε is Σ ε_j without Gaussian releases and infinite with any.
+At δ = 0, ε is Σ ε_j if there are no Gaussian releases, else infinite.
 
 Poisson sampling. Privacy-loss distributions (PLD) from ``dp_accounting``, whose PLD accountant handles each adjacency.
 (Its RDP accountant does not double a Gaussian's sensitivity under replace-one and is not used.) Tests compare the
 closed form with the PLD where both apply.
 
-Noise on a grid. The law of the noise drawn on a grid is within a factor e^±η of the ideal Gaussian rounded to that grid
-(``slack``; see :mod:`tacitly.privacy.noise`). If M is within e^±η of an (ε, δ)-private M₀, then for neighbours and any
-event A: P(M ∈ A) ≤ e^η P(M₀ ∈ A) ≤ e^η (e^ε P(M₀′ ∈ A) + δ) ≤ e^(ε + 2η) P(M′ ∈ A) + e^η δ. So η is paid twice in ε
-and once, as a factor, in δ.
+Noise on a grid. The distribution of the noise drawn on a grid is within a factor e^±η of the ideal Gaussian rounded to
+that grid (``slack``; see :mod:`tacitly.privacy.noise`). If M is within e^±η of an (ε, δ)-private M₀, then for
+neighbours and any event A: P(M ∈ A) ≤ e^η P(M₀ ∈ A) ≤ e^η (e^ε P(M₀′ ∈ A) + δ) ≤ e^(ε + 2η) P(M′ ∈ A) + e^η δ. So η is
+added twice to ε, and δ is multiplied by e^η.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INTERVAL = 1e-4
 _LEAST_SLACK = 1e-10  # far above the slack of real grids, far below what is visible in ε
 _MOST_LOSSES = 50_000
 _MOST_SUMS = 2_000_000  # held in memory at a time
-_MOST_COMPOSED = 1e6  # beyond it the ε are added, which loses nothing: such responses are always true
+_MOST_COMPOSED = 1e6  # above it the ε are added, without loss: such responses are always true
 _LEAST_MU = 1e-12
 _SMALL_MU = 0.01  # below it the two terms of the profile would cancel: at 1e-9 four digits are left, at 1e-12 none
 
@@ -119,10 +119,10 @@ Law = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def worst_losses(pure: Sequence[float]) -> Law:
-    """Law of the total privacy loss of randomised responses with these ε.
+    """Distribution of the total privacy loss of randomised responses with these ε.
 
-    Equal ε give a binomial law, exactly. If different ε give too many sums for a table, the law is moved to fewer
-    points in a way that can only overstate δ (:func:`_sums`).
+    Equal ε give exactly a binomial distribution. If different ε give too many sums for a table, the distribution is
+    moved to fewer points in a way that can only overstate δ (:func:`_sums`).
 
     >>> losses, chances = worst_losses([1.0, 1.0])
     >>> losses.tolist(), chances.round(4).tolist()
@@ -141,7 +141,7 @@ def worst_losses(pure: Sequence[float]) -> Law:
 
 
 def mixed_delta(mu: float, law: Law, epsilon: float) -> float:
-    """δ at ε of a μ-Gaussian-DP mechanism composed with a pure one that has this law of losses."""
+    """δ at ε of a μ-Gaussian-DP mechanism composed with a pure one that has this distribution of losses."""
     return float(law[1] @ _profile(mu, epsilon - law[0]))
 
 
@@ -196,7 +196,7 @@ def compose(events: Sequence[Event], adjacency: Adjacency, delta: float, *, inte
 
 
 def _sums(law: Law, more: Law) -> Law:
-    """Law of the sum of two independent losses, moved to a grid if there are too many values.
+    """Distribution of the sum of two independent losses, moved to a grid if there are too many values.
 
     On a grid, the probability of each loss is split between the two neighbouring points so that the total mass of both
     worlds is kept: ΣP and ΣP·e^(−loss). This is a mean-preserving spread of e^(−loss), and δ(ε) = E(1 − e^(ε − loss))₊
@@ -235,7 +235,7 @@ def _profile(mu: float, epsilon: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
 
 
 def _profile_at(mu: float, epsilon: float) -> float:
-    """Return :func:`_profile` at one ε, for 0 < μ < ∞: most questions are of this kind, and need no SciPy.
+    """Return :func:`_profile` at one ε, for 0 < μ < ∞: the most frequent case, which needs no SciPy.
 
     With x = ε/μ and the Mills ratio M = Φ(−t)/φ(t), whose derivative is tM(t) − 1, the profile is the integral of
     φ(x − μ/2)·(1 − tM(t)) for t within μ/2 of x. Where μ is small, by Gauss's rule with three nodes.
@@ -364,7 +364,8 @@ def _pld_epsilon_of(
 def same_for_equal_costs(event: Event) -> Event:
     """Return an event with clip 1 that costs the same or slightly more, identical for all events of equal cost.
 
-    Clips may be chosen during a run and slack is known late, so a release equals its plan only in this form.
+    Clips may be chosen during a run, and slack is known only late, so a release can be compared with its plan only in
+    this form.
 
     >>> from tacitly.privacy.guarantee import Sensitivity
     >>> first, second = (GaussianEvent(sigma=3.3 * c, sensitivity=Sensitivity.of_clip(c)) for c in (1.0, 0.7))

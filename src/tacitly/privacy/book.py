@@ -1,11 +1,12 @@
-"""The book: what the entries of a ledger amount to.
+"""The book: the state of an account that follows from the entries of its ledger.
 
-Entries are taken one by one, in order; each must follow from those before it (a release is debited in an open run,
-published once, and so on), so a chain that was rewritten into an impossible history is refused even if its hashes hold.
+The book reads entries one by one, in order. Each must be consistent with those before it (a release is debited in an
+open run, published once, and so on). So a chain that was rewritten into an impossible history is refused even if its
+hashes are consistent.
 
-Kinds of entries: ``account`` (the first: an id, the ceiling, whether it renews), ``ceiling`` (a lower one), ``people``
-(users who are new to the account, as keyed fingerprints), ``run``, ``debit``, ``retry``, ``publish``, ``certify``,
-``finish``. Every body has the time of the entry, which never goes back.
+Kinds of entries: ``account`` (the first entry: an id, the ceiling, whether it renews), ``ceiling`` (a lower ceiling),
+``people`` (users who are new to the account, as keyed fingerprints), ``run``, ``debit``, ``retry``, ``publish``,
+``certify``, ``finish``. Every body contains the time of the entry, which never decreases.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TIME = re.compile(r"\d{4}-(0[1-9]|1[0-2])-\d\dT\d\d:\d\d:\d\dZ")
 
 @dataclass
 class RunRecord:
-    """One run: what was announced, its state, and the certificates' statements that it made, by entry."""
+    """One run: its announced configuration and plan, its state, and the statements of its certificates, by entry."""
 
     name: str
     config: str
@@ -44,7 +45,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Standing:
-    """What an account says of itself at an entry: runs so far, its ceiling, the period and when that began."""
+    """The state of an account at an entry: number of runs, ceiling, period, and the start of the period."""
 
     runs: int
     renews: str | None
@@ -85,12 +86,12 @@ class Book:
 
     @property
     def renews(self) -> str | None:
-        """How often the ceiling applies anew; None for once and for all."""
+        """How often the ceiling applies anew; None for never."""
         renews: str | None = self.account.get("renews")
         return renews
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry; raise if it does not follow."""
+        """Process the next entry; raise if it is inconsistent with those before it."""
         if entry.seq != self.entries + 1 or entry.hash != chained(self.head, entry.seq, entry.kind, entry.body):
             raise LedgerMismatch(
                 f"the ledger's chain of hashes breaks at entry {self.entries + 1}: entries were edited, removed or "
@@ -112,7 +113,7 @@ class Book:
         self.times.append(at)
 
     def standing(self, entry: int) -> Standing:
-        """Return what the account said of itself at an entry."""
+        """Return the state of the account at an entry."""
         ceiling = next(ceiling for seq, ceiling in reversed(self.ceilings) if seq <= entry)
         runs = sum(run.seq <= entry for run in self.runs.values())
         name, since = period(self.renews, self.times[entry])
@@ -230,7 +231,7 @@ def period(renews: str | None, at: str) -> tuple[str, str]:
 
 
 def may_replace(standing: Budget | None, ceiling: Budget) -> bool:
-    """Whether a ceiling allows nothing that the standing one does not."""
+    """Whether a new ceiling is at most as large as the current one, so that it may replace it."""
     return standing is None or (
         ceiling.epsilon <= standing.epsilon
         and ceiling.delta <= standing.delta

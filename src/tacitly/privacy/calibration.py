@@ -1,9 +1,9 @@
 """Calibration: from a budget to noise scales.
 
 A plan divides one budget among named phases by shares of μ². Squares of Gaussian-DP parameters add up, so a phase with
-share s and R releases may spend μ·√(s/R) on each: its releases together cost R·μ²·s/R = s·μ², whatever they release.
-With shares that sum to at most 1 the total is at most μ, hence at most (ε, δ). The plan is public and complete before
-any data are touched; the ledger compares the releases with it at the end.
+share s and R releases may spend μ·√(s/R) on each: its releases together cost R·μ²·s/R = s·μ², independently of what
+they release. With shares that sum to at most 1 the total is at most μ, hence at most (ε, δ). The plan is public and
+complete before any data are touched; the ledger compares the releases with it at the end.
 
 Choices (permute-and-flip) satisfy pure ε each. Their ε is reserved first; μ is then the largest value for which the
 exact composition of both satisfies (ε, δ).
@@ -28,8 +28,8 @@ _ROUNDING = 1e-12  # relative rounding error of a sum of shares of ε
 class Phase:
     """A named part of a plan: its share of μ² and its number of releases.
 
-    ``acute`` states whether its contributions may be acute (:mod:`tacitly.privacy.guarantee`). Under sampling the
-    accountant gives acute contributions no discount, so a phase that excludes them needs less noise there.
+    ``acute`` states whether its contributions may be acute (:mod:`tacitly.privacy.guarantee`). Under sampling, the
+    accountant gives acute contributions no discount, so a phase without acute contributions needs less noise.
     """
 
     name: str

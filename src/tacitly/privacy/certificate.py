@@ -1,13 +1,14 @@
 """The certificate: the public claim about one fitted model.
 
-A certificate is a list of releases and what follows from it. Every number that can be derived (ε under either
-adjacency) is derived here from the releases and never passed in, so a claim always matches the noise that was drawn.
-Anyone who has the file can derive it again (:mod:`tacitly.privacy.verification`).
+A certificate contains a list of releases and the numbers that follow from it. Every number that can be derived (ε under
+either adjacency) is derived here from the releases and never passed in, so the claim always matches the noise that was
+drawn. Anyone who has the file can derive it again (:mod:`tacitly.privacy.verification`).
 
-Why ε is valid. The releases are all that left the users (the ledger guarantees it), they compose adaptively, and
-everything else in the model is computed from them, which is post-processing. A run with a reason not to be certified
-(no noise, seeded noise, constants from a paper that do not bound the sensitivity) has no such argument, so its ε is
-infinite. The ε that such a paper states is kept separately as ``nominal_epsilon`` and is not a claim.
+Why ε is valid. Users' rows influence the public model only through the releases (the ledger guarantees that all are
+listed). Releases compose adaptively, and everything else in the model is computed from them, which is post-processing.
+This argument does not hold for a run with a reason not to be certified (no noise, seeded noise, constants from a paper
+that do not bound the sensitivity), so its ε is infinite. The ε that such a paper states is kept separately as
+``nominal_epsilon`` and is not a claim.
 """
 
 from __future__ import annotations
@@ -105,12 +106,13 @@ def today() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What was released, what it costs one unit, and what is not covered.
+    """The releases of a run, their privacy cost for one unit, and what is not covered.
 
-    ``budget`` is the requested guarantee; ``trust`` states who sees what; ``reasons`` state why a run is not certified
-    and are empty exactly in mode ``certified``. ``public`` is what is not protected because it is known; ``files`` are
-    the SHA-256 of what is published with the certificate. ``account`` states what everything on the ledger's account
-    costs together, and where in its chain of entries this certificate is recorded; None for a run without an account.
+    ``budget`` is the requested guarantee. ``trust`` states who sees what. ``reasons`` state why a run is not certified;
+    they are empty if and only if the mode is ``certified``. ``public`` lists information that is not protected because
+    it is treated as public. ``files`` are the SHA-256 hashes of the files published with the certificate. ``account``
+    states the total cost of all runs on the ledger's account, and the entry at which this certificate is recorded; None
+    for a run without an account.
 
     >>> import numpy as np, tacitly
     >>> rows = np.random.default_rng(0).normal(size=(2000, 3)) * [5.0, 1.0, 1.0]
@@ -232,7 +234,7 @@ class Certificate:
         return self.files.get("billboard.safetensors")
 
     def statement(self) -> dict[str, Any]:
-        """Return everything the certificate states in its own words: what the ledger records of it, field by field."""
+        """Return what the ledger records of the certificate: all fields but releases, signature and derived numbers."""
         left_out = ("releases", "signature", "account")
         stated = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in left_out}
         account = None if self.account is None else {k: v for k, v in self.account.items() if k not in _PLACE}
@@ -276,7 +278,7 @@ class Certificate:
         return "\n".join(lines)
 
     def totals(self) -> str:
-        """Return what this model costs, and what everything on its account does."""
+        """Return the cost of this model, and the total cost of everything on its account."""
         if self.account is None:
             return f"this model: {shown(self.epsilon)}; no account adds up other runs on the same people"
         account = self.account

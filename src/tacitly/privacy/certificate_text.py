@@ -1,4 +1,4 @@
-"""The text of a certificate, parsed strictly: every field known, present, and of its type and range.
+"""Strict parsing of a certificate's text: every field must be known, present, and of the right type and range.
 
 Part of :mod:`tacitly.privacy.verification`; nothing here uses the classes that wrote the certificate.
 """

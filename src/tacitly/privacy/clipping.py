@@ -1,10 +1,10 @@
 """Clipping: the last operation on a contribution before it is added.
 
-A contribution is scaled as a whole so that its norm is at most (1 − 2⁻²⁰) times the clip. The guard of 2⁻²⁰ covers all
-rounding that follows (products of factors in float32, block sums, the noise grid), so that the bound holds for the
-numbers that are added, not only for ideal ones (:mod:`tacitly.federation.base` adds these errors up). A contribution
-with a non-finite entry becomes zero. Nothing here raises, because an exception that depends on private values would be
-a release.
+A contribution is scaled as a whole so that its norm is at most (1 − 2⁻²⁰) times the clip. The margin of 2⁻²⁰ (the
+guard) covers all rounding that follows (products of factors in float32, block sums, the noise grid). So the bound holds
+for the floating-point numbers that are added, not only for exact ones (:mod:`tacitly.federation.base` adds these errors
+up). A contribution with a non-finite entry becomes zero. Nothing here raises, because an exception that depends on
+private values would be a release.
 """
 
 from __future__ import annotations

@@ -51,11 +51,11 @@ class LargeDeltaWarning(UserWarning):
 
 
 class TooFewUsersWarning(UserWarning):
-    """What was released does not stand out of the privacy noise. Decided by public numbers, so it reveals nothing."""
+    """The privacy noise hides what was released. This is decided from public numbers, so it reveals nothing."""
 
 
 class Unit(StrEnum):
-    """Whose data make two data sets neighbours."""
+    """The unit of privacy: whose data differ between two neighbouring data sets."""
 
     USER = "user"
     ROW = "row"
@@ -63,7 +63,7 @@ class Unit(StrEnum):
 
 
 def _settle(thing: object, *names: str) -> None:
-    """Make numbers plain floats: what is compared with a ceiling is what is written, and what noise is drawn by."""
+    """Convert fields to floats, so that the compared, the recorded and the applied values are identical."""
     for name in names:
         object.__setattr__(thing, name, float(getattr(thing, name)))
 
@@ -155,8 +155,8 @@ class Sensitivity:
 class GaussianEvent:
     """One sum released with Gaussian noise of standard deviation ``sigma`` in every coordinate.
 
-    ``slack`` bounds the log-ratio between the law of the noise that is drawn (on a grid) and the ideal Gaussian
-    rounded to that grid; the accountant charges for it. ``sigma = 0`` means that nothing protects the sum.
+    ``slack`` bounds the log-ratio between the distribution of the noise that is drawn (on a grid) and the ideal
+    Gaussian rounded to that grid; the accountant charges for it. ``sigma = 0`` means that nothing protects the sum.
     """
 
     sigma: float
@@ -276,7 +276,7 @@ Event: TypeAlias = GaussianEvent | SelectionEvent
 
 
 def check_event(event: object) -> None:
-    """Raise unless this is an event itself: one that inherits from it could state another cost than it writes down."""
+    """Raise unless this is exactly an event class: a subclass could report another cost than it records."""
     if type(event) not in _MECHANISMS.values() or type(getattr(event, "sensitivity", None)) is not Sensitivity:
         raise TypeError(f"event must be a GaussianEvent or a SelectionEvent. Found {type(event).__name__}.")
 

@@ -1,16 +1,17 @@
-"""The user's own state: a secret key, and what this machine last saw of every ledger.
+"""The state folder: a secret key, and the last state of every ledger that this machine has seen.
 
-``TACITLY_HOME``, or the platform's folder for application state. It holds
+The folder is ``TACITLY_HOME``, or the platform's folder for application state. It contains
 
-* ``identity.key``: 32 random bytes, made at first use and readable by its owner only. Fingerprints of rosters and rows
-  are keyed with it, so that a ledger can be shown to others without letting them test guesses about who or what is
-  behind it. Ids and rows themselves are never stored.
+* ``identity.key``: 32 random bytes, created at first use and readable by its owner only. It keys the fingerprints of
+  rosters and rows, so that whoever sees a ledger cannot test guesses about the ids and rows behind it. Ids and rows
+  themselves are never stored.
 * ``accounts/``: for each ledger its path, its number of entries and the hash of the last one. A ledger that has fewer
-  entries than this machine has seen, or others, is an older copy or was rewritten. Beside them the fingerprints of the
-  people whom the command found in each, so that they are recognised even if the ledger is gone. What is remembered
-  only grows: processes that remember the same account take turns, so that none puts an earlier state back.
+  entries than this machine has seen, or different ones, is an older copy or was rewritten. The folder also keeps the
+  fingerprints of the people that the command found in each ledger, so that they are recognised even if the ledger is
+  gone. The remembered state only grows: processes that remember the same account take turns, so that none restores an
+  earlier state.
 
-A machine whose state cannot be written still works: it notices less.
+If the folder cannot be written, everything still works, but older copies of ledgers are not detected.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def anchor_file(account: str) -> Path:
 
 
 def anchor(account: str) -> Anchor | None:
-    """Return what is remembered of an account; None if it was never seen here."""
+    """Return the remembered state of an account; None if it was never seen on this machine."""
     path = anchor_file(account)
     try:
         text = path.read_text("utf-8")
@@ -122,20 +123,20 @@ def anchor(account: str) -> Anchor | None:
 
 
 def remember(account: str, seen: Anchor) -> None:
-    """Keep what was seen of an account, unless more was seen before; do nothing where state cannot be written."""
+    """Remember the state of an account, unless a later one is known; do nothing if the folder cannot be written."""
     path = anchor_file(account)
     with suppress(OSError), _in_turn(path):
         known = anchor(account)
         if known is not None and known.entries > seen.entries:
             return
-        # A copy that is only looked at is not where the account lives, unless the other is gone.
+        # A copy with the same entries does not change the remembered path, unless that file is gone.
         if known is not None and known.entries == seen.entries and Path(known.path).is_file():
             return
         _write(path, (json.dumps({"format": _FORMAT, **asdict(seen)}) + "\n").encode())
 
 
 def remember_people(account: str, people: People) -> None:
-    """Keep the fingerprints of an account's people beside those that were kept before, unless another key made them."""
+    """Add the fingerprints of an account's people to those that are stored, unless they were made with another key."""
     path = anchor_file(account).with_suffix(".people")
     with suppress(OSError), _in_turn(path):
         kept = people_of(account)
@@ -157,7 +158,7 @@ def people_of(account: str) -> People | None:
 
 @contextmanager
 def _in_turn(path: Path) -> Iterator[None]:
-    """Exclude other processes and threads that remember the same, between what is read and what is written."""
+    """Exclude other processes and threads that update the same state, from reading to writing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     end, lock = time.monotonic() + _PATIENCE, None
     while lock is None and time.monotonic() < end:
@@ -165,7 +166,7 @@ def _in_turn(path: Path) -> Iterator[None]:
             lock = lock_file(path.with_name(f"{path.name}.lock"))
         except AlreadyLocked:
             time.sleep(0.001)
-        except OSError:  # a file system without locks: better remembered out of turn than not at all
+        except OSError:  # a file system without locks: writing without a lock is better than not remembering
             break
     try:
         yield

@@ -1,7 +1,7 @@
-"""The certificate as one page for people: an HTML label that needs nothing but itself.
+"""The certificate as one readable page: a self-contained HTML label.
 
 Its headings follow the layers by which NIST SP 800-226 evaluates a claim of differential privacy, from the number at
-the top to what carries it: ε and the unit; the definition and the mechanisms; the trust model, the implementation and
+the top to its foundations: ε and the unit; the definition and the mechanisms; the trust model, the implementation and
 what is outside the guarantee.
 """
 

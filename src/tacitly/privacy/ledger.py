@@ -9,21 +9,21 @@ either, so the order is fixed:
 3. the noisy sum is drawn;
 4. its value is stored and the row is marked ``published``, in one commit; only then is it returned.
 
-Why the account is complete. Only published rows leave the process, and a row is published only after its debit is on
-disk, so no release is missing from the account.
+Why the account is complete. Only the values of published rows leave the process, and a row is published only after its
+debit is on disk. So no release is missing from the account.
 
-Why a retry is free. A process that dies (or a draw that raises) between steps 2 and 4 leaves a debited row without a
-value. The next attempt reuses that row and does not pay again. This is sound because nothing of the first attempt left:
-its value existed only in the memory of the trusted process, and :meth:`Run.release` had not returned. A row never gets
-a second value. This requires that the noise is added inside the trusted process. If someone may have seen part of the
-first attempt, as a server sees its users' messages, it cannot be repeated without paying again: ``again=False`` refuses
-to, and the debit stands. The exception is users who send identical messages again, as the nodes of
+Why a retry is free. If the process dies (or the draw raises) between steps 2 and 4, a debited row without a value
+remains. The next attempt reuses that row and does not pay again. This is sound because the value of the first attempt
+existed only in the memory of the trusted process, and :meth:`Run.release` had not returned it. A row never gets a
+second value. The argument requires that the noise is added inside the trusted process. If someone may have seen part of
+the first attempt, as a server sees its users' messages, it cannot be repeated without paying again: ``again=False``
+refuses to repeat it, and the debit stands. The exception is users who send identical messages again, as the nodes of
 :mod:`tacitly.federation.flower` do: then nothing new is seen.
 
-A ledger holds certified runs or uncertified runs, never both, because a total over both would not be a claim.
+A ledger holds either certified runs or uncertified runs, because a total over both would not be a valid claim.
 Uncertified runs have no finite ε, so a ledger for them has no ceiling.
 
-What a ledger says is in :mod:`tacitly.privacy.ledger_reading`; here is how it is written.
+This module writes ledgers; :mod:`tacitly.privacy.ledger_reading` reads them.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Ledger(LedgerReading):
     Parameters
     ----------
     path
-        The file; made if it does not exist.
+        The file; created if it does not exist.
     ceiling
         What all runs together may spend: a :class:`~tacitly.Budget`, or a number for that ε at δ = 1e-6. An existing
-        file has its own; another is refused (:meth:`limit` lowers it).
+        file keeps its ceiling, and another one is refused (:meth:`limit` lowers it).
     renews
-        ``yearly``, ``quarterly`` or ``monthly``: the ceiling applies to each calendar period. None: once and for all.
+        ``yearly``, ``quarterly`` or ``monthly``: the ceiling applies to each calendar period. None: it never renews.
     about
-        Words for certificates: ``curator``, ``purpose``, ``region``.
+        Texts that certificates state: ``curator``, ``purpose``, ``region``.
 
     >>> import numpy as np
     >>> from tacitly.privacy.guarantee import GaussianEvent, Sensitivity
@@ -149,10 +149,10 @@ class Ledger(LedgerReading):
     ) -> Run:
         """Open a run, or resume the unfinished one of the same name and configuration.
 
-        A new run whose plan does not fit under the ceiling is refused before anything is spent. A run that is not
+        A new run whose plan would exceed the ceiling is refused before anything is spent. A run that is not
         ``certified`` (no noise, seeded noise, sensitivities that are not bounds) needs a ledger without a ceiling and
-        without certified runs; a certified run needs a ledger without uncertified ones. ``people`` are the users behind
-        it; an account with a closed list of people admits no others.
+        without certified runs; a certified run needs a ledger without uncertified ones. ``people`` are the users of
+        the run; an account with a closed list of people refuses others.
         """
         if certified and not all(event.private for event in planned):
             raise LedgerMismatch(f"run {name!r} plans releases without noise. Open it with certified=False.")
@@ -176,7 +176,7 @@ class Ledger(LedgerReading):
                     }
                     if people is None and self.closed:
                         raise LedgerMismatch(
-                            f"{self.path} has a roster, and it cannot be told whether the users of run {name!r}, who "
+                            f"{self.path} has a roster, and it is not known whether the users of run {name!r}, who "
                             "stay at their sites, are on it. Use another account."
                         )
                     new = None if people is None else self._newcomers(people)
@@ -196,10 +196,10 @@ class Ledger(LedgerReading):
                 self._append_people(new)
 
     def certify(self, run: str, statement: Callable[[], Mapping[str, Any]]) -> tuple[int, str]:
-        """Record what a certificate of a run states; return the number and hash of the entry.
+        """Record the statement of a run's certificate; return the number and hash of the entry.
 
-        The statement is asked for while nobody else can debit: its totals are those at its entry. May be done again,
-        for a finished run too: a model can be certified with more files later.
+        ``statement`` is called while no other writer can debit, so its totals are those at its entry. A run can be
+        certified more than once, also after it has finished: a model can be certified with more files later.
         """
         with self.writing() as book:
             if run not in book.runs:
@@ -261,7 +261,7 @@ class Ledger(LedgerReading):
 
     @contextmanager
     def writing(self) -> Iterator[Book]:
-        """Exclude every other writer, and give the book as it is now; what is appended is committed at the end."""
+        """Exclude all other writers and yield the current book; appended entries are committed at the end."""
         with self._file.transaction():
             book = self.book
             self._end = (book.entries, book.head)
@@ -269,7 +269,7 @@ class Ledger(LedgerReading):
                 if self._file.last() != self._end:
                     raise LedgerMismatch(
                         f"{self.path} was replaced while it was open: its last entry is not the one that was read or "
-                        "written here. Nothing left. Put the newest copy back, then run the same again."
+                        "written here. No value was returned. Put the newest copy back, then run the same again."
                     )
                 yield book
             finally:
@@ -287,10 +287,10 @@ class Ledger(LedgerReading):
         self._file.unlock(run)
 
     def _check_history(self) -> None:
-        """Raise if this machine has seen more of this ledger, or something else, than is in the file."""
+        """Raise if the file lacks entries that this machine has seen, or has different ones."""
         if self._file.path is None:
             return
-        # The first entry names the account; what was seen of it is read before the rest, which others may be extending.
+        # The first entry names the account. Read the remembered state before the other entries, which may be growing.
         try:
             seen = home.anchor(self.id)
         except ValueError as error:
@@ -302,7 +302,7 @@ class Ledger(LedgerReading):
         if seen.entries > book.entries:
             raise LedgerMismatch(
                 f"{self.path} has {book.entries} entries, and this machine has seen {seen.entries} of the same account "
-                f"(last at {seen.path}): it is an older copy, and what is missing in it was spent. Use the newest copy."
+                f"(last at {seen.path}): it is an older copy, and the missing entries were spent. Use the newest copy."
             )
         if book.hashes[seen.entries] != seen.head:
             raise LedgerMismatch(
@@ -333,7 +333,7 @@ class Ledger(LedgerReading):
         if self.closed and len(new):
             if all(known.key != people.key for known in self.people()):
                 raise LedgerMismatch(
-                    f"the roster of {self.path} was fingerprinted with another key, so it cannot be told whether these "
+                    f"the roster of {self.path} was fingerprinted with another key, so it is not known whether these "
                     f"users are on it. Copy the key that made it to {home.folder() / 'identity.key'}."
                 )
             raise LedgerMismatch(

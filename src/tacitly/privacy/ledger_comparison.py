@@ -1,4 +1,4 @@
-"""A certificate beside its ledger: the runs it comes from, their rows, what was recorded of it, and all totals.
+"""Compare a certificate with its ledger: its runs, their releases, the recorded statement, and all totals.
 
 Part of :mod:`tacitly.privacy.verification`; every total is derived again by :mod:`tacitly.privacy.second_opinion`.
 """
@@ -23,7 +23,7 @@ _DELTA = 1e-6  # of totals of noisy sums, where the account or the certificate i
 
 
 def ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
-    """Compare a certificate with the runs it comes from: their state, all their rows, and every word that was recorded.
+    """Compare a certificate with the runs it comes from: their state, all their releases, and the recorded statement.
 
     A model that was refreshed, or fitted in parts, has one run per call; its certificate is recorded in the last. Each
     of these runs named those before it when it was opened, so none of them can be left out, replaced or moved.
@@ -50,7 +50,7 @@ def ledger_agrees(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
 
 
 def _announced(data: Mapping[str, Any], configs: list[Mapping[str, Any]]) -> Check:
-    """Compare with what runs said of themselves before they spent anything; not every program says all of it."""
+    """Compare with what runs announced before they spent anything; not every program announces everything."""
     stated = {"algorithm": data["algorithm"], **{name: data["budget"][name] for name in ("adjacency", "delta")}}
     wrong = {name for config in configs for name, value in stated.items() if config.get(name, value) != value}
     units = [config["n_units"] for config in configs if "n_units" in config]
@@ -61,7 +61,7 @@ def _announced(data: Mapping[str, Any], configs: list[Mapping[str, Any]]) -> Che
 
 
 def _recorded(data: Mapping[str, Any], statements: Mapping[int, Mapping[str, Any]], ledger: Ledger) -> Iterable[Check]:
-    """Compare with the entry in which the ledger recorded the certificate: its hash, its words, its totals."""
+    """Compare with the entry in which the ledger recorded the certificate: its hash, its statement, its totals."""
     account = data["account"]
     if account is None:
         yield Check("ledger_entry", False, "the certificate names no account: it was not saved with a ledger")
@@ -96,7 +96,7 @@ def _states(run: RunSummary, model: str) -> bool:
 
 
 def _totals_follow(data: Mapping[str, Any], ledger: Ledger) -> Iterable[Check]:
-    """Compare what a certificate says of its account with what the ledger had at the entry that records it."""
+    """Compare the certificate's totals of its account with the ledger at the entry that records the certificate."""
     account = data["account"]
     sound, then = all(run.certified for run in ledger.runs()), ledger.standing(account["entries"])
     ceiling = None if then.ceiling is None else asdict(then.ceiling)
@@ -138,7 +138,7 @@ def _together(releases: Iterable[Any], account: Mapping[str, Any], sound: bool) 
 
 
 def _statement(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a certificate says in its own words, as the ledger records it."""
+    """Return the statement of a certificate, as the ledger records it."""
     derived = {"format", "digest", "signature", "releases", "certified"} | {
         name for name in data if name.startswith(NUMBERS)
     }

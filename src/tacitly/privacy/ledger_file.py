@@ -1,18 +1,18 @@
 """The ledger's file: one append-only chain of entries in SQLite.
 
 An entry is a kind, a JSON body and a hash over the previous entry's hash and its own content, so the last hash (the
-*head*) commits to all entries. What entries mean is the business of :mod:`tacitly.privacy.book`. The file guarantees:
+*head*) commits to all entries. :mod:`tacitly.privacy.book` interprets the entries. The file guarantees:
 
-* *Append-only.* Triggers forbid updates, deletions, and insertions anywhere but at the end. On opening, the triggers
-  must be there and the chain must hold, so a trigger that was dropped, or a row that was edited with another tool,
-  shows. Somebody who rewrites the whole chain changes its head, which certificates, seals (``tacitly budget seal``) and
-  this machine (:mod:`tacitly.privacy.home`) remember; so does somebody who puts an older copy back.
+* *Append-only.* Triggers forbid updates, deletions, and insertions anywhere but at the end. When a file is opened, its
+  triggers must exist and its chain must be valid, so a dropped trigger, or a row that was edited with another tool, is
+  detected. Rewriting the whole chain, or restoring an older copy, changes the head, which certificates, seals
+  (``tacitly budget seal``) and this machine (:mod:`tacitly.privacy.home`) remember.
 * *One file.* A rollback journal, deleted at every commit, with ``synchronous=EXTRA``: pages, journal and folder are on
-  disk before a commit returns, and a copy of the file alone is a whole ledger. (A write-ahead log would keep the latest
-  entries in a second file, which a backup may miss. With FULL instead of EXTRA, the journal's deletion may be lost with
-  the power, and the journal would undo a debit whose value has already left.)
-* *One name.* SQLite finds a crashed writer's journal by the name of the file, so a file with several names (hard
-  links) is refused; symbolic links are resolved first. Locks are on the file itself and hold under any name.
+  disk before a commit returns, and a copy of this one file is a complete ledger. (A write-ahead log would keep the
+  latest entries in a second file, which a backup may miss. With FULL instead of EXTRA, a power failure may undo the
+  deletion of the journal, and the journal would then undo a debit whose value has already been returned.)
+* *One name.* SQLite finds the journal of a crashed writer by the file name, so a file with several names (hard links)
+  is refused; symbolic links are resolved first. Locks are on the file itself and hold under any name.
 * *One writer.* Every write begins with ``BEGIN IMMEDIATE``, so a balance that is read and then debited cannot be spent
   twice; and the ledger that writes a run holds a lock on it, which the operating system drops if the process dies
   (:func:`tacitly.portable.lock_file`).
@@ -210,12 +210,13 @@ class LedgerFile:
             kind = getattr(error, "sqlite_errorname", "")
             if kind.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
                 raise LedgerMismatch(
-                    f"{self._named} cannot be written: {error}. Was it moved, replaced or protected? Nothing left."
+                    f"{self._named} cannot be written: {error}. Was it moved, replaced or protected? No value was "
+                    "returned."
                 ) from error
             if kind.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
                 raise LedgerMismatch(
-                    f"{self._named} could not be written: {error}. What was not written has not left; make room, then "
-                    "run the same again."
+                    f"{self._named} could not be written: {error}. Values that were not written were not returned. "
+                    "Free disk space, then run the same again."
                 ) from error
             raise
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What a ledger says: its ceiling, its runs and releases, who is behind them, what is spent. Nothing here writes."""
+"""Read a ledger: its ceiling, its runs and releases, its people, and the budget spent. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tacitly.privacy.release import Release
 class RunSummary:
     """A run as recorded in the ledger; ``epsilon`` is None if neither a ceiling nor the caller defines δ.
 
-    ``statements`` are what its certificates state, by the number of the entry that records each.
+    ``statements`` are the statements of its certificates, by the number of the entry that records each.
     """
 
     name: str
@@ -55,7 +55,7 @@ class LedgerReading:
 
     @property
     def about(self) -> Mapping[str, str]:
-        """Words that the account was made with: curator, purpose, region."""
+        """Texts that were given when the account was created: curator, purpose, region."""
         about: Mapping[str, str] = self.book.account["about"]
         return about
 
@@ -66,7 +66,7 @@ class LedgerReading:
 
     @property
     def renews(self) -> str | None:
-        """How often the ceiling applies anew; None for never."""
+        """How often the ceiling renews (yearly, quarterly or monthly); None for never."""
         return self.book.renews
 
     @property
@@ -101,7 +101,7 @@ class LedgerReading:
         return compose(book.costs(since=since), Adjacency(adjacency or Adjacency.ZERO_OUT), delta)
 
     def with_more(self, more: Sequence[Event], adjacency: Adjacency, delta: float) -> float:
-        """Return what ε everything debited and ``more`` would have together."""
+        """Return the total ε of everything debited and ``more``."""
         return compose([*self.book.costs(), *more], Adjacency(adjacency), delta)
 
     def releases(self, run: str | None = None) -> list[Release]:
@@ -115,7 +115,7 @@ class LedgerReading:
         return [row for row, d in zip(book.releases.values(), debited, strict=True) if d.seq <= entry and d.at >= since]
 
     def standing(self, entry: int) -> Standing:
-        """Return what the account said of itself at an entry: runs so far, its ceiling, the period."""
+        """Return the state of the account at an entry: number of runs, ceiling, period."""
         return self.book.standing(entry)
 
     def runs(self, *, delta: float | None = None) -> list[RunSummary]:
@@ -138,7 +138,7 @@ class LedgerReading:
 
     @property
     def book(self) -> Book:
-        """What the entries in the file amount to by now, without those of an open transaction; for reading."""
+        """The current state of the account, without entries of an open transaction; for reading."""
         with self._file.reading():
             if self._end is None:
                 for entry in self._file.after(self._book.entries):

@@ -1,6 +1,6 @@
 """One run of a ledger: debit, draw, publish, return; certify; finish.
 
-Why the order of these steps makes the account complete is in :mod:`tacitly.privacy.ledger`.
+:mod:`tacitly.privacy.ledger` explains why the order of these steps makes the account complete.
 """
 
 from __future__ import annotations

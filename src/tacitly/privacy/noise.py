@@ -6,20 +6,20 @@ low-order floating-point bit of a private sum survives. Two modes:
 * ``exact``: discrete Gaussian noise, drawn in integer arithmetic (:mod:`tacitly.privacy.discrete_gaussian`) with
   entropy from the operating system. A choice among candidates is always exact: OpenDP's permute-and-flip on integer
   losses, in rational arithmetic.
-* ``float``: the noisy sum rounded to cells of about σ/2²⁰, by the normal quantile function of random bits from the
-  operating system. Fast: float64 proposes the cell, and decides wherever its error cannot matter. Near the border of a
-  cell (for one coordinate in 2¹⁷) the decision is made in 200-digit arithmetic (:mod:`tacitly.privacy.normal_cells`).
-  So a cell has the probability that the ideal Gaussian gives it, and the mode is exact post-processing of the Gaussian
-  mechanism. The certificate states which mode was used.
+* ``float``: the noisy sum is rounded to cells of width about σ/2²⁰. The noise is the normal quantile function of random
+  bits from the operating system. float64 proposes the cell, and decides wherever its error cannot matter, which is
+  fast. Near the border of a cell (for one coordinate in 2¹⁷), 200-digit arithmetic decides
+  (:mod:`tacitly.privacy.normal_cells`). So each cell has exactly the probability that the ideal Gaussian gives it, and
+  the result is post-processing of the Gaussian mechanism. The certificate states which mode was used.
 
 Why discrete noise may be accounted as Gaussian. Let s = σ/γ. Adding the ideal Gaussian to a grid point and rounding to
 the grid is post-processing of the Gaussian mechanism, hence exactly μ-Gaussian-DP. It gives the integer x the
-probability r(x) = φ_s(x)·E[cosh(xu/s²) e^(−u²/2s²)] with u uniform on (−½, ½). The discrete Gaussian gives
-p(x) = φ_s(x)/Z with 1 < Z < 1 + 3e^(−2π²s²). The expectation is at least e^(−1/8s²), because |u| ≤ ½ and cosh ≥ 1, and
-at most sinh(x/2s²)/(x/2s²) ≤ e^(x²/24s⁴). So log r(x)/p(x) lies between −1/8s² and x²/24s⁴ + log Z, which for |x| ≤ 40s
-(the mass beyond is below 10⁻³⁴⁸) is less than 67/s² + log Z. Over D coordinates the two laws are within e^±η of each
-other with η = 200·D/s², a factor of almost 3 above that, which more than covers log Z. :func:`slack_of` returns η, and
-the accountant charges it. Typically η < 10⁻¹⁶.
+probability r(x) = φ_s(x)·E[cosh(xu/s²) e^(−u²/2s²)] with u uniform on (−½, ½). The discrete Gaussian gives p(x) =
+φ_s(x)/Z with 1 < Z < 1 + 3e^(−2π²s²). The expectation is at least e^(−1/8s²), because |u| ≤ ½ and cosh ≥ 1, and at most
+sinh(x/2s²)/(x/2s²) ≤ e^(x²/24s⁴). So log r(x)/p(x) lies between −1/8s² and x²/24s⁴ + log Z, which for |x| ≤ 40s (the
+mass beyond is below 10⁻³⁴⁸) is less than 67/s² + log Z. Over D coordinates the two distributions are within e^±η of
+each other with η = 200·D/s²; this is almost 3 times as large as 67·D/s², which more than covers log Z. :func:`slack_of`
+returns η, and the accountant charges it. Typically η < 10⁻¹⁶.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def grid_of(clip: float, sigma: float, n_units: int) -> float:
 
 
 def slack_of(sigma: float, grid: float, coordinates: int) -> float:
-    """Bound η on the log-ratio between the law of the noise drawn and the rounded ideal Gaussian."""
+    """Bound η on the log-ratio between the distribution of the noise drawn and the rounded ideal Gaussian."""
     return 200.0 * coordinates * (grid / sigma) ** 2 if sigma > 0 else 0.0
 
 
@@ -124,7 +124,7 @@ def choose(
 
 
 def coins(size: int, rate: float) -> npt.NDArray[np.bool_]:
-    """Draw who takes part in a sampled release: independent coins from the operating system, never published.
+    """Draw which users take part in a sampled release: independent coins from the operating system, never published.
 
     >>> bool(coins(3, 1.0).all())
     True

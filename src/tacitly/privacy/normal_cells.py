@@ -1,14 +1,14 @@
 """A sum plus ideal Gaussian noise, rounded to cells: proposed by float64, decided exactly where that could be wrong.
 
-The noise is z·s with z = Φ⁻¹(U) and U uniform, as many bits of it as are needed. What leaves is the number of the cell
-that contains the noisy sum, so the arithmetic matters only for the side of a border on which the noisy sum lies.
+The noise is z·s with z = Φ⁻¹(U) and U uniform; bits of U are drawn as needed. Only the number of the cell that contains
+the noisy sum is returned, so arithmetic errors matter only if they move the noisy sum across a border between cells.
 
 Let w be the noisy sum in cells, as float64 computes it from 127 bits of U. Its error is below 2⁻²³ cells: the quantile
 function has a relative error below 2⁻⁴⁸ (SciPy states 2⁻⁵⁰; the tests measure it), which is 2⁻²⁴ cells at 9 standard
 deviations; rounding of U, of the product and of the sum adds less than 2⁻²⁶. If w is further than 2⁻¹⁸ cells from every
-border, the cell is therefore right whatever the remaining bits of U are. Otherwise, and further out than 9 standard
-deviations, 256 more bits are drawn and U is compared with Φ at the border in 200-digit decimal arithmetic. What is left
-undecided then has a probability below 2⁻²⁵⁰ per coordinate.
+border, the cell is therefore right whatever the remaining bits of U are. Otherwise, and beyond 9 standard deviations,
+256 more bits are drawn and U is compared with Φ at the border in 200-digit decimal arithmetic. The probability that
+this does not decide is below 2⁻²⁵⁰ per coordinate.
 """
 
 from __future__ import annotations

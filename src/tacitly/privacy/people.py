@@ -1,9 +1,9 @@
 """People: the users behind a run, as keyed fingerprints.
 
-An account belongs to people. To notice that two runs are about the same ones, a ledger keeps 8 bytes for each user: a
-keyed hash of the id. Without the key, which stays in :mod:`tacitly.privacy.home`, these bytes reveal nothing of an id;
-with it, its owner can count how many users two accounts share. The fingerprint of all of them together identifies a
-roster.
+An account belongs to a group of people. To detect that two runs are on the same people, a ledger keeps 8 bytes for each
+user: a keyed hash of the id. Without the key, which stays in :mod:`tacitly.privacy.home`, these bytes reveal nothing
+about an id. With the key, its owner can count how many users two accounts share. The fingerprint of all users together
+identifies a roster.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class People:
         return hashlib.sha256(self.key.encode() + self.to_bytes()).hexdigest()[:32]
 
     def shared(self, others: People) -> int:
-        """Return how many users are among the others too; 0 where the keys differ, because nothing can be told."""
+        """Return how many users are among the others too; 0 if the keys differ, so that hashes cannot be compared."""
         return len(np.intersect1d(self.hashes, others.hashes, assume_unique=True)) if self.key == others.key else 0
 
     def without(self, others: People) -> People:

@@ -1,8 +1,9 @@
 """A certificate as an entry of OpenDP's public registry of deployments, and the fields that only people can fill in.
 
-The registry describes a deployment by 32 fields in eight groups. What follows from the certificate is filled in; what
-it cannot know (who publishes, why, where) comes from the account or the caller; an empty field is left out, so that
-the entry validates against the registry's schema. ``status`` is always ``Draft``: the registry's editors approve.
+The registry describes a deployment by 32 fields in eight groups. Fields that follow from the certificate are filled in.
+Fields that it does not contain (who publishes, why, where) come from the account or the caller. Empty fields are left
+out, so that the entry validates against the registry's schema. ``status`` is always ``Draft``, because the registry's
+editors approve entries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An independent accountant: ε of a list of releases, by code that shares nothing with the main accountant.
 
-Two programs that agree are stronger evidence than one, so this module imports nothing of tacitly and reads releases as
-plain data, as a certificate lists them.
+Two independent programs that agree are stronger evidence than one. So this module imports nothing from tacitly and
+reads releases as plain data, as a certificate lists them.
 
 Sums. With a = ε/μ − μ/2, b = ε/μ + μ/2 and the Mills ratio M(x) = Φ(−x)/φ(x), the identity φ(a) = e^ε φ(b) turns the
 profile of a Gaussian (Balle and Wang 2018, Theorem 8) into
@@ -10,9 +10,9 @@ profile of a Gaussian (Balle and Wang 2018, Theorem 8) into
 
 which has no cancellation in the tail. Noise on a grid of spacing γ is within e^±η of the ideal Gaussian rounded to that
 grid, η = 200·coordinates·(γ/σ)²: within 40σ, averaging a Gaussian density over one cell of the grid changes it by a
-factor within e^±(40²/8·(γ/σ)²), and the mass beyond is below 10⁻³⁴⁸. Changing from one law to the other and back costs
-2η in ε and a factor e^η in δ. Sampled releases use the privacy-loss distributions of ``dp_accounting``, within the
-range that those can hold; beyond it, where nobody calibrates noise, no ε is derived (∞).
+factor within e^±(40²/8·(γ/σ)²), and the mass beyond is below 10⁻³⁴⁸. Changing from one distribution to the other and
+back costs 2η in ε and a factor e^η in δ. Sampled releases use the privacy-loss distributions of ``dp_accounting``,
+within the range that these can represent. Beyond that range, which no calibrated noise reaches, ε is reported as ∞.
 
 Choices. Permute-and-flip satisfies pure ε. For s choices composed with a Gaussian, δ(ε) is the mean of the Gaussian's
 profile over the 2^s outcomes of randomised responses, grouped into binomials of equal ε; at negative ε the profile
@@ -102,7 +102,7 @@ def numeric_epsilon(releases: Sequence[ReleaseData], adjacency: str, delta: floa
 
 
 def numerically_composable(releases: Sequence[ReleaseData], adjacency: str) -> bool:
-    """Whether :func:`numeric_epsilon` ends within minutes: it takes a while for each release that is unlike others."""
+    """Whether :func:`numeric_epsilon` ends within minutes: each release that differs from the others takes time."""
     sums = [release for release in releases if not chosen(release)]
     choices = {_pure(release, adjacency) for release in releases if chosen(release) and protected(release)}
     return len({(float(f"{ratio:.12g}"), rate) for ratio, rate in _steps(sums, adjacency)} | choices) <= _MOST_STEPS

@@ -1,8 +1,8 @@
 """Signatures on certificates: Ed25519, with a key that stays in :mod:`tacitly.privacy.home`.
 
-A signature says who stands behind a certificate, to anybody who knows the public key by another way (``tacitly verify
---key``; :mod:`tacitly.privacy.verification` checks it). It needs the package ``cryptography`` (extra ``signing``);
-without it, certificates are not signed.
+A signature proves who issued a certificate, to anybody who got the public key through another channel
+(``tacitly verify --key``; :mod:`tacitly.privacy.verification` checks it). Signing needs the package ``cryptography``
+(extra ``signing``); without it, certificates are not signed.
 """
 
 from __future__ import annotations

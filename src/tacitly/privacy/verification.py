@@ -4,11 +4,15 @@ The text is parsed strictly (every field known, present, and of its type and ran
 again by :mod:`tacitly.privacy.second_opinion`, and the parts are compared with each other. Nothing here uses the
 accountant or the classes that wrote the certificate, so an error there is not repeated here.
 
-What verification cannot see: whether the listed releases are complete (pass the ledger), whether they produced this
-model (pass the files and the ledger: it records every word of the certificate, and no second statement about the same
-model is accepted; what its owner never recorded, it does not know), and whether the sensitivities bound what users sent
-(tests and audits check that). Without a ledger and without the key of whoever should have signed it, a
-certificate whose numbers are all rewritten consistently passes: that it was forged cannot be detected.
+Some things cannot be verified from the certificate alone:
+
+* whether the listed releases are complete (pass the ledger);
+* whether they produced this model (pass the files and the ledger: the ledger records the full text of the certificate,
+  and no second statement about the same model is accepted; but it does not contain what its owner never recorded);
+* whether the sensitivities bound what users sent (tests and audits check this).
+
+Without a ledger and without the signer's public key, a certificate whose numbers were all rewritten consistently
+passes: such a forgery cannot be detected.
 """
 
 from __future__ import annotations

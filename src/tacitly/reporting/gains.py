@@ -42,9 +42,7 @@ def comparison(found: HeldOut) -> str:
     )
     words = verdict(lines, found.ranges).replace("--method", "method").replace(f" ({found.ranges})", "")
     if absurd:
-        words += (
-            f" Left out here: {absurd} of all users, who alone had most of the error of everything (an absurd cell?)."
-        )
+        words += f" Left out here: {absurd} of all users, who cause most of the error of every method (extreme cells?)."
     return paragraph(words) + chart
 
 

@@ -69,15 +69,15 @@ def epsilon(certificate: Certificate) -> str:
         for adjacency, value, mu, rho in both
     ]
     words = (
-        f"Two readings of “without one {certificate.unit}'s data”, for the same noise. The guess is how often anybody "
-        "who knows everything else, and sees all that was released, can tell which of the two worlds is real; a coin "
-        "is right 50 % of the time."
+        f"“Without one {certificate.unit}'s data” has two definitions, for the same noise. The best guess is how often "
+        "an attacker who knows everything else, and sees all releases, can tell whether the data were used; a coin "
+        "flip is right 50 % of the time."
     )
     heads = ("neighbours", "ε", "factor", "best guess right", "μ", "ρ")
     body = paragraph(words) + table(heads, rows, f"At δ = {certificate.delta:g}")
     body += paragraph(
         "As a rule of thumb: below 1 is strong, up to about 3 is common in practice, and above 8 little is promised in "
-        "the worst case. ε is a bound: it says what cannot be exceeded, not what somebody has learned."
+        "the worst case. ε is an upper bound on what can be learned, not a measure of what was learned."
     )
     return body + "<h3>Everything on this account</h3>" + _account(certificate)
 

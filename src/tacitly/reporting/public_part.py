@@ -55,7 +55,9 @@ class PublicPart:
         files = public_files(source, certificate)
         for file, content in files.items():
             if hashlib.sha256(content).hexdigest() != certificate.files.get(file):
-                raise ModelError(f"{source / file} is not what its certificate was made for: it was changed since.")
+                raise ModelError(
+                    f"{source / file} does not match its certificate: it was changed after the certificate was written."
+                )
         audits = [content.decode("utf-8", "replace") for file, content in files.items() if file.startswith("audit.")]
         return cls(
             name=name or source.resolve().name,

@@ -118,12 +118,12 @@ def test_units_do_not_matter(factor: float, offset: float) -> None:
 @pytest.mark.parametrize("n", [3, 12, 50])
 def test_few_users_are_told_so_and_fall_back_on_their_own_rows(n: int) -> None:
     X, y, users, _ = hierarchy(n, 20, 4)
-    with pytest.warns(TooFewUsersWarning, match="users would do"):
+    with pytest.warns(TooFewUsersWarning, match="users are enough"):
         model = tacitly.MixedEffects(epsilon=1.0).fit(X, y, users)
     assert not model.helps_
     means = np.array([y[users == user].mean() for user in range(n)])
     np.testing.assert_allclose(model.predict(X, users), means[users], rtol=1e-6)
-    assert "users would do" in str(model.summary())
+    assert "users are enough" in str(model.summary())
 
 
 def test_three_hundred_users_are_never_far_behind_their_own_means() -> None:

@@ -578,7 +578,7 @@ def test_counts_have_a_standard_deviation_and_classes_refuse_one() -> None:
 
 def test_too_few_users_get_their_own_level_and_a_warning() -> None:
     x, y, users, _ = hierarchy("logistic", n=40)
-    with pytest.warns(TooFewUsersWarning, match="users would do"):
+    with pytest.warns(TooFewUsersWarning, match="users are enough"):
         model = tacitly.MixedEffects(epsilon=0.1, loss="logistic").fit(x, y, users)
     level = np.bincount(users, y) / np.bincount(users)
     assert not model.helps_

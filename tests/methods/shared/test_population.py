@@ -88,7 +88,7 @@ def test_neither_units_nor_offsets_of_a_column_matter(change: float | str) -> No
 
 def test_too_few_users_are_told_how_many_would_do_and_fall_back_on_their_own_rows() -> None:
     X, y, users, _ = population(40, 6)
-    with pytest.warns(TooFewUsersWarning, match=r"About [\d,]+ users would do at epsilon = 0.5. Found 40"):
+    with pytest.warns(TooFewUsersWarning, match=r"About [\d,]+ users are enough at epsilon = 0.5. Found 40"):
         found = fitted(X, y, users, epsilon=0.5)
     assert found.prior_ is None
     spread = float(np.sqrt(np.mean((y - np.bincount(users, y)[users] / 6) ** 2)))
@@ -256,7 +256,7 @@ def test_the_population_is_bought_where_it_leaves_the_basis_what_it_needs(
 
 def test_without_a_population_users_keep_own_weights_beside_the_basis() -> None:
     data = make_shared_subspace(120, 30, 2, 10, 0.1, random_state=1)
-    with pytest.warns(TooFewUsersWarning, match="users would do"):
+    with pytest.warns(TooFewUsersWarning, match="users are enough"):
         model = fitted(data.X, data.y, data.users, rank=2, epsilon=1.0, fit_intercept=False)
     assert model.prior_ is None
     assert "spread" not in {release.name for release in model.certificate_.releases}

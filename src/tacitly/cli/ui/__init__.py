@@ -1,4 +1,4 @@
-"""A local page for those who do not use a terminal: choose a table, see what an ε buys, fit, read the report.
+"""A local page for those who do not use a terminal: choose a table and an ε, fit, read the report.
 
 Starlette on Uvicorn: routes, streams and a check of the ``Host`` header are made, and that is all it takes. Together
 they are 7 packages (2.1 MB installed, 1.5 MB of them not needed otherwise); Shiny is 31, Panel 31 (with Bokeh),

@@ -63,8 +63,7 @@ def start(tables: Sequence[str], models: Sequence[str]) -> str:
     listed = "".join(f'<li><a href="table?path={quote(name)}">{text(name)}</a></li>' for name in tables)
     found = "".join(f'<li><a href="report/public/{quote(name)}">{text(name)}</a></li>' for name in models)
     body = "<h2>Choose a table</h2>" + paragraph(
-        "One row per observation, and a column that says whose it is: CSV, Parquet or Arrow. Nothing leaves this "
-        "machine."
+        "One row per observation, and a column with the user id: CSV, Parquet or Arrow. Nothing leaves this machine."
     )
     body += f'<ul class="choices">{listed}</ul>' if listed else paragraph("There is no table in this folder.", "dim")
     body += (
@@ -89,18 +88,18 @@ def columns(path: str, names: Sequence[str], dates: Sequence[str] = ()) -> str:
     return _framed(
         path,
         f"""<h2>What are the columns for?</h2><form action="plan"><input type="hidden" name="path" value="{text(path)}">
-<label for="user">Whose row it is</label><select id="user" name="user" required>{options}</select>
-<label for="target">What to predict</label><select id="target" name="target" required>{options}</select>
-<label for="loss">What it is</label><select id="loss" name="loss">{_options(KINDS)}</select>
+<label for="user">Column with the user id</label><select id="user" name="user" required>{options}</select>
+<label for="target">Column to predict</label><select id="target" name="target" required>{options}</select>
+<label for="loss">Type of this column</label><select id="loss" name="loss">{_options(KINDS)}</select>
 <label for="classes">If it is a class: all labels that may occur, with commas</label>
 <input type="text" id="classes" name="classes" placeholder="no,yes">
 <fieldset><legend>Leave out (ids, row numbers, dates)</legend>{boxes}</fieldset>
-<p class="dim small">All others are learned from; text, yes/no values and missing cells are taken as they are.</p>
+<p class="dim small">All other columns are used. Text, yes/no values and missing cells need no preparation.</p>
 <details><summary>Another method</summary><label for="method">Method</label>
 <select id="method" name="method">{_options(_methods())}</select>
 {bullets(f"{name}: {about}" for name, about in methods_of("squared").items())}
-<p class="dim small">The usual one takes tables as they come; the others take numbers in all columns.</p></details>
-<button>See what an ε buys</button></form>""",
+<p class="dim small">The usual method takes any table; the others need numbers in all columns.</p></details>
+<button>Compare values of ε</button></form>""",
         (("tables", "./"),),
     )
 
@@ -156,17 +155,17 @@ def _bought(epsilon: float, known: Any, found: Any) -> dict[str, Any]:
     """Return what one stop of the slider says."""
     guess = guessing_allowed(epsilon, DELTA)
     promise = (
-        f"Nobody can guess whether somebody's rows were used more often right than {100 * guess:.0f} % of the time (a "
-        f"coin: 50 %), and no conclusion becomes more than {math.exp(epsilon):.3g} times as likely."
+        f"Nobody can guess correctly whether a person's rows were used in more than {100 * guess:.0f} % of cases (a "
+        f"coin flip: 50 %), and no conclusion becomes more than {math.exp(epsilon):.3g} times as likely."
     )
     if known is None:
-        share = found if isinstance(found, str) else "The plan is being simulated on made-up users …"
+        share = found if isinstance(found, str) else "The plan is being simulated …"
     else:
         worth = max(0.0, known[epsilon])
         share = (
             f"Expect about {100 * worth:.0f} % of what sharing could gain."
             if worth >= 0.02
-            else "Expect no gain: noise hides it."
+            else "Expect no gain: the noise hides it."
         )
     promise, share = (words.replace(" %", "\N{NO-BREAK SPACE}%") for words in (promise, share))
     return {"value": str(epsilon), "epsilon": f"ε = {epsilon:g}", "promise": promise, "share": share}
@@ -182,8 +181,8 @@ def run(state: dict[str, Any], nonce: str) -> str:
         )
     if state["done"]:
         links = (
-            f'<li><a href="../report/private/{quote(name)}">Report, private edition</a>: for whom it helped; '
-            "not to be published</li>"
+            f'<li><a href="../report/private/{quote(name)}">Report, private edition</a>: which users it helped; '
+            "do not publish it</li>"
             f'<li><a href="../report/public/{quote(name)}">Report, public edition</a></li>'
         )
         rows = [

@@ -2,9 +2,9 @@
 
 One pass over the rows gives each user's head v and raw correction r = Xᵀ(y − Pv): by the Triton kernel
 :func:`~tacitly.federation.cuda.kernels.user_steps`, or, without Triton, by :func:`plain_steps`, the same in double
-precision by PyTorch alone. The rest is common to both: norms in whitened coordinates, the weight that makes a
-contribution (g vᵀ/c, v vᵀ) one of norm (1 − 2⁻²⁰) clips, and per block a product of heads and corrections. Whitening is
-linear, so it is applied to sums of blocks.
+precision by PyTorch alone. The rest is common to both: norms in whitened coordinates, the weight that scales a
+contribution (g vᵀ/c, v vᵀ) to norm (1 − 2⁻²⁰) clips, and for each block a product of heads and corrections. Whitening
+is linear, so it is applied to sums of blocks.
 
 Adjacency, sensitivity and event are the query's. The bound holds for the numbers that are added: the norm is computed
 from r as it is stored, after all rounding of the pass over the rows (:mod:`tacitly.federation.cuda.sums`).

@@ -1,7 +1,7 @@
-"""Which queries have a device form. Exactly these classes: a subclass may compute something else.
+"""The queries that have a device form: exactly these classes, because a subclass may compute something else.
 
-A form is made from a query's public fields and maps a span of users to block sums in float64. Queries are known here by
-name, because nothing below the methods imports them.
+A form is made from a query's public fields and maps a span of users to block sums in float64. Queries are identified
+here by name, because this package must not import the methods.
 """
 
 from __future__ import annotations

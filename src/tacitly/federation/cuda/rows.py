@@ -1,8 +1,8 @@
-"""Users' rows on a device: all of them, or block by block from the host where they do not fit.
+"""Users' rows on a device: all of them, or block by block from the host if they do not fit.
 
-Spans begin at multiples of :data:`SPAN` or :data:`STREAMED` users. Which of them is decided by the numbers of users and
-features, as if everybody had :data:`ROWS` rows: how many rows there are is private, and sums of other spans may differ
-in their last bits. So where spans lie depends on public numbers alone.
+Spans begin at multiples of :data:`SPAN` or :data:`STREAMED` users. The choice depends on the numbers of users and
+features only, as if every user had :data:`ROWS` rows. The number of rows is private, and sums over different spans may
+differ in their last bits, so the spans must depend on public numbers only.
 """
 
 from __future__ import annotations

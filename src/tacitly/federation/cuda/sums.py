@@ -3,13 +3,13 @@
 A device form (:mod:`tacitly.federation.cuda.forms`) turns a span of users into sums of blocks of :data:`BLOCK` users:
 of each user's contribution, or of short factors of it, times a weight that clips it, in double precision.
 
-Why rounding on the device cannot exceed the bound. Norms are computed in double precision from the very numbers that
-are added (whatever precision they were found with), and the weight scales them to (1 − 2⁻²⁰) clips; a weight that is
-not finite is zero. The products and sums after that are in double precision, with blocks of 1,024 users and a relative
-error below 2⁻⁵³ an operation in any order, so the argument of :mod:`tacitly.federation.base` holds word for word: at
-most B·B·2⁻⁵³ clips per block of B users (or of 16,384 rows, if the unit is the row: 2⁻²⁵ clips), rounding of each block
-to the grid, exact sums of integers. The guard covers it, and every block's sum is compared with its users times the
-clip before anything leaves the device.
+Why rounding on the device cannot exceed the bound. Norms are computed in double precision from exactly the numbers that
+are added (in whatever precision these were computed), and the weight scales them to (1 − 2⁻²⁰) clips. A weight that is
+not finite becomes zero. The products and sums after that are in double precision, with blocks of 1,024 users and a
+relative error below 2⁻⁵³ an operation in any order, so the argument of :mod:`tacitly.federation.base` applies without
+change: the error is at most B·B·2⁻⁵³ clips per block of B users (or of 16,384 rows, if the unit is the row: 2⁻²⁵
+clips), rounding of each block to the grid, exact sums of integers. The margin of clipping covers it, and every block's
+sum is compared with the number of its users times the clip before it leaves the device.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The coordinator: asks registered nodes and adds the answers that :mod:`~tacitly.federation.flower.inbox` accepts.
 
-Denominators, noise and schedule come from the roster, so a node that does not answer in time costs accuracy and nothing
-else. A node that missed a deadline is asked again in every round, but waited for only if the quorum needs it, until it
-answers. A masked sum is the sum of the nodes that answered; any majority of nodes can remove the masks. A round below
-its quorum is abandoned before any noise is drawn; its debit stands, and the same run, started again, asks the same
-question again.
+Denominators, noise and schedule depend on the roster only, so a node that does not answer in time reduces accuracy and
+changes nothing else. A node that missed a deadline is asked again in every round, but until it answers, the coordinator
+waits for it only if the quorum needs it. A masked sum contains the nodes that answered; a threshold of nodes can remove
+the masks (:mod:`tacitly.federation.flower.groups`). A round below its quorum is abandoned before any noise is drawn.
+Its debit stands, and the same run, when it is started again, sends the same query again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A node's connection: pull a message, answer it, push the answer, over Flower's fleet protocol.
 
-Flower's own SuperNode runs whatever app the server sends it, in a new process for every message. A node here runs only
-its own code: it implements the fleet protocol, answers asks that carry the coordinator's signature, and ignores
-everything else. The protocol is private to Flower and may change, so only the tested version is accepted
+Flower's own SuperNode runs whatever app the server sends it, in a new process for every message. A node of tacitly runs
+only its own code: it implements the fleet protocol, answers requests that carry the coordinator's signature, and
+ignores everything else. The protocol is private to Flower and may change, so only the tested version is accepted
 (:mod:`tacitly.federation.flower.version`).
 """
 

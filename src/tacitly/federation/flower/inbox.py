@@ -1,9 +1,9 @@
 """The inbox: validates each answer of a round before the coordinator adds it.
 
-No input raises. An answer is added once, if it comes from a node that was asked, with the token given to that node in
-this round, in the right shape and within the range that its users could have sent. Everything else is counted under a
-verdict and dropped. An answer whose norm exceeds its users' clips together is scaled down to them, so that a node has
-no more influence than its users.
+No input raises an exception. An answer is added once, if it comes from a node that was asked, with the token of that
+node for this round, in the right shape and within the range that its users could have sent. Everything else is counted
+under a verdict and dropped. An answer whose norm exceeds the number of its users times the clip is scaled down to it,
+so that a node has no more influence than its users.
 """
 
 from __future__ import annotations

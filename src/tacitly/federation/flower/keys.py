@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation, made with ``cryptography``: who a node is, and whose asks it answers."""
+"""Keys and certificates of a federation, made with ``cryptography``: the identity of nodes and of the coordinator."""
 
 from __future__ import annotations
 

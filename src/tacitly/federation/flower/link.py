@@ -1,9 +1,9 @@
 """Flower's SuperLink as a program with two filtered addresses: one for nodes, one for the coordinator's own programs.
 
-Flower serves everything on one port and lets anyone start an app there, so whoever reached that port could run code on
-the coordinator's machine. Here the outer address passes only the routes that a node needs. The inner address is on this
-machine's loopback interface, and starting anything there needs a secret from the coordinator's folder. The program is
-started by :mod:`tacitly.deployment.serve`.
+Flower serves everything on one port and lets anyone start an app there, so whoever could reach that port could run code
+on the coordinator's machine. Here the outer address forwards only the routes that a node needs. The inner address is on
+this machine's loopback interface, and starting anything there needs a secret from the coordinator's folder. The program
+is started by :mod:`tacitly.deployment.serve`.
 """
 
 from __future__ import annotations

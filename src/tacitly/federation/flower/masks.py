@@ -9,18 +9,18 @@ A masked sum takes three exchanges, all through the coordinator:
 3. A node that sees t votes for the group adds up its shares of the group's masks and sends the sum. The sums of any t
    nodes determine the sum of the group's masks, and nothing else about them.
 
-So a node that is lost at any moment stops nothing, as long as t others are there.
+So the loss of a node at any moment does not stop the sum, as long as t other nodes are available.
 
 Why it hides summands. Nodes know each other's public keys from the roster that each was given, not from the
-coordinator. With t = ⌊(n + c)/2⌋ + 1, any two sets of t nodes share one that is not among the c colluding ones, and
-that one votes once: only one group per question can have t votes, so honest nodes add up shares for one group only.
-Fewer than t shares of a mask say nothing about it, and c < t. Hence the coordinator and c nodes learn the sum of the
-group's answers, which contains the noise that every honest node of the group added to its own, and no other function of
-the honest nodes' answers. All n - c others must follow the protocol for that, and keep their ledgers: one that votes
-twice counts as colluding. Keys, masks and shares are derived from the whole question and the roster's keys
-(HKDF-SHA256 over their digests, expanded by ChaCha20): nodes that were asked different things, or among others, cannot
-be added, and a node that is asked again sends the same bytes. There is no forward secrecy: whoever steals a node's key
-can open what that node sent earlier, if it was recorded.
+coordinator. With t = ⌊(n + c)/2⌋ + 1, any two sets of t nodes share a node that is not among the c colluding ones, and
+this node votes once. So only one group per question can have t votes, and honest nodes add up shares for one group
+only. Fewer than t shares of a mask contain no information about it, and c < t. Hence the coordinator and c nodes learn
+the sum of the group's answers, which contains the noise that every honest node of the group added to its own answer,
+and no other function of the honest nodes' answers. This requires that all n - c other nodes follow the protocol and
+keep their ledgers: a node that votes twice counts as colluding. Keys, masks and shares are derived from the whole
+question and the roster's keys (HKDF-SHA256 over their digests, expanded by ChaCha20). So answers to different
+questions, or of nodes with different rosters, cannot be added, and a node that is asked again sends the same bytes.
+There is no forward secrecy: whoever steals a node's key can decrypt what that node sent earlier, if it was recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages between coordinator and nodes: an ask and an answer, made of numbers and names, never of code."""
+"""Messages between coordinator and nodes: requests ("asks") and answers. They contain numbers and names, never code."""
 
 from __future__ import annotations
 

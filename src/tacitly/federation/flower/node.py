@@ -1,12 +1,12 @@
-"""The node: holds rows, answers asks, keeps heads, and sends nothing else.
+"""The node: holds rows, answers requests, keeps heads, and sends nothing else.
 
 A node may hold one user or a million. It computes clipped contributions by the queries' NumPy definitions (so that it
 starts without compiling), or by their compiled forms if it has many users and trusts the coordinator. A query runs on
-synthetic rows before it runs on private ones. Errors leave as one of four codes.
+synthetic rows before it runs on private ones. Errors are reported as one of four codes.
 
-If the coordinator is not trusted with exact sums, the node adds noise itself. Its own ledger debits the noise before it
-is drawn and keeps what was sent: a repeated question gets the same bytes, and a different question under the same name
-gets no answer. So each release costs the node's users one event, however often it is asked for.
+If the coordinator is not trusted with exact sums, the node adds noise itself. Its own ledger is debited before the
+noise is drawn, and stores what was sent: a repeated question gets the same bytes, and a different question under the
+same name gets no answer. So each release costs the node's users one event, however often it is requested.
 """
 
 from __future__ import annotations
@@ -147,8 +147,9 @@ class Node:
     def _affordable(self, work: Callable[[], Any], runs: int = 1, threads: int = 0) -> bool:
         """Whether this work for all users takes less time than an ask may, judged by the last run for a synthetic user.
 
-        (A first run may compile.) Work in ``threads`` is done for several users at once, and where one takes
-        :data:`_QUICK` only, calling it does: whether there is time for all shows when they are summed.
+        The first of several runs may compile. With ``threads``, several users are processed at once. If one user takes
+        at most :data:`_QUICK`, this is mostly the time of the call itself: the work is accepted, and the time is
+        checked while users are summed.
         """
         for _ in range(runs):
             started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The registered nodes as a population: who they are, what is public about them, how long they are waited for.
+"""The registered nodes as a population: their identity, public facts about them, and deadlines.
 
 Trust models (``how``), and what the coordinator sees in each:
 

@@ -24,7 +24,7 @@ METHOD = Method(
     wire=("queries:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
     limits={"node": "`sampling_rate=1` only: nodes see who answers"},
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
-    data="users who are sampled in secret, round by round",
+    data="users who are sampled anew, and secretly, in every round",
     result="a shared basis, one head per user",
     page="centaur.md#linear-models",
     simulated=with_target(rank="auto", fit_intercept=True),

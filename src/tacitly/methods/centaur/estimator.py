@@ -32,14 +32,14 @@ class Centaur(SharedBasisModel):
     mode
         ``"auto"``: the sound algorithm. ``"paper"``: Algorithms 3 to 5 with Theorem 5.2's noise, not certified.
     random_state
-        Seeds public randomness only: where power methods start.
+        Seeds public randomness only: the start of power methods.
     rounds
-        Noisy steps of the basis; None for the default (16; 5 in paper mode).
+        Number of noisy steps of the basis; None for the default (16; 5 in paper mode).
     start
         ``"votes"``: a noisy sum of the users' own directions, released once. ``"power"``: the private power method.
-        ``"auto"``: the one with less predicted error, which is the first unless there are thousands of features.
+        ``"auto"``: the one with the smaller predicted error; this is the first unless there are thousands of features.
     power_steps, copies
-        L and T₀ of Algorithm 3. Of several copies the one that most others agree with is kept, at no privacy cost.
+        L and T₀ of Algorithm 3. Of several copies, the one with which most others agree is kept, at no privacy cost.
     sampling_rate
         Probability with which a user takes part in a release; who takes part is secret.
 

@@ -3,7 +3,7 @@
 from tacitly.methods.options import MODE, whole_or_word
 from tacitly.methods.registry import ENGINES, AuditTrial, Method, Option, Trial
 
-_ROWS = "guard whole users"
+_ROWS = "protect whole users"
 
 METHOD = Method(
     estimator="estimator:FedPower",
@@ -52,7 +52,7 @@ METHOD = Method(
         Trial(
             "power, in turns",
             {"n_components": 2, "route": "power", "rounds": 2, "participants": 40, "random_state": 0},
-            refused="to ask some users at a time",
+            refused="participants and sampling_rate need trust 'central'",
         ),
         Trial("device", {"n_components": 2, "route": "device", "local_steps": 2, "rounds": 3, "random_state": 0}),
         Trial(

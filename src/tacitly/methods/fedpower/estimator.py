@@ -70,49 +70,52 @@ class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
     n_components
         Number of components; ``"auto"`` keeps those that exceed the noise.
     unit
-        ``"row"`` or ``"user"``: whose data are protected. ``"auto"``: the user if ``users`` are given, else the row.
+        The unit of privacy, ``"row"`` or ``"user"``. ``"auto"``: the user if ``users`` are given, else the row.
     center
-        Whether to subtract the mean, released privately and paid from the budget: PCA. False: SVD of the rows as given.
+        True: PCA, which subtracts the mean; the mean is released privately and paid from the budget. False: SVD of the
+        rows as given.
     feature_range
         Public bounds (low, high) of the features: two numbers, or two sequences with one number per feature. None: the
-        scale of rows is released privately, paid from the budget.
+        scale of the rows is released privately, paid from the budget.
     route
-        ``"gram"``, ``"power"``, ``"device"``, ``"local-noise"``, or ``"auto"``: by predicted error.
+        ``"gram"``, ``"power"``, ``"device"``, ``"local-noise"``, or ``"auto"``: the route with the smallest predicted
+        error.
     trust
-        ``"central"``: noise on the sum. ``"local"``: every user (device) adds noise to its own message.
+        ``"central"``: noise is added to the sum. ``"local"``: every user (device) adds noise to its own message.
     mode
-        ``"auto"``: sound. ``"paper"``: the paper as printed, not certified, to compare with.
+        ``"auto"``: the sound algorithm. ``"paper"``: the paper as printed, not certified, for comparison.
     rounds, local_steps, decay, iteration_rank, alignment
-        For iterative routes: the number of noisy sums (default: the number with the least predicted error), power steps
-        between them, whether there are fewer from round to round (True or ``"subtract"``: one less, equation 3.15;
-        ``"halve"``), columns iterated (default twice the components), and how local bases are aligned
-        (``"procrustes"``, ``"signs"``, ``"none"``).
+        For iterative routes: the number of noisy sums (default: the number with the smallest predicted error); the
+        number of power steps between them; whether that number decreases from round to round (True or ``"subtract"``:
+        by one, equation 3.15; ``"halve"``); the number of columns iterated (default: twice the components); and how
+        local bases are aligned (``"procrustes"``, ``"signs"``, ``"none"``).
     iterations, epsilon_central, per_round
-        Paper mode only: T power steps in all (default rounds·local_steps; what is left over after the last
-        communication is not noised, as printed), the server's ε₂ (default ε₁ = ``epsilon``), and whether both are the
-        budget of one communication, as in Table 3, and not of all of them.
+        Paper mode only: T, the total number of power steps (default rounds·local_steps; steps after the last
+        communication get no noise, as printed); the server's ε₂ (default ε₁ = ``epsilon``); and whether both are the
+        budget of one communication, as in Table 3, rather than of all of them.
     participants
-        K devices of m that take part in a communication. Sound routes ask public groups of K, without replacement
-        (scheme 2), one after the other, each about the basis from the previous group: m/K communications are one round,
-        in which every device answers once and pays once. In paper mode: K, drawn by ``scheme`` 1 or 2.
+        K, the number of devices (of m) that take part in a communication. Sound routes query public groups of K
+        devices without replacement (scheme 2), one group after the other, each with the basis from the previous group.
+        m/K communications are one round, in which every device answers once and pays once. In paper mode, K devices
+        are drawn by ``scheme`` 1 or 2.
     sampling_rate
         Probability with which a user takes part in a release; who takes part is secret (unit user).
     random_state
-        Seeds public randomness only: where power steps start. Privacy noise cannot be seeded with it.
+        Seeds public randomness only: the start of power steps. Privacy noise cannot be seeded with it.
     epsilon, delta, adjacency, noise, noise_seed, ledger, run, threads, engine
         As for :class:`tacitly.PrivateFedRep`.
 
     Attributes
     ----------
     components_ : (n_components_, n_features)
-    singular_values_, explained_variance_ : with the known noise subtracted; 0 where nothing exceeds it. Variances are
-        NaN on route ``"device"``, which does not release the number of rows
-    explained_variance_ratio_, noise_variance_ : as in scikit-learn's PCA; NaN where no Gram matrix was released
-    eigenvalues_ : of the released matrix, noise included (empty where there is none): see :meth:`plot_scree`
-    bytes_sent_ : bytes that one device sends in all releases together, 8 for a number
-    confidence_ : estimated squared cosine between each component and the true one, counting privacy noise only
+    singular_values_, explained_variance_ : with the known noise subtracted; 0 if they do not exceed it. Variances are
+        NaN for route ``"device"``, which does not release the number of rows
+    explained_variance_ratio_, noise_variance_ : as in scikit-learn's PCA; NaN if no Gram matrix was released
+    eigenvalues_ : of the released matrix, noise included (empty if there is none): see :meth:`plot_scree`
+    bytes_sent_ : bytes that one device sends in all releases together, 8 per number
+    confidence_ : estimated squared cosine between each component and the true one, for privacy noise only
     noise_floor_ : largest eigenvalue of the noise alone
-    predicted_error_ : estimated sine of the angle to the truth; None where differences between devices also add to it
+    predicted_error_ : estimated sine of the angle to the truth; None if differences between devices also contribute
     mean_ : zeros unless ``center``;  route_, n_components_, certificate_
 
     Examples
@@ -173,11 +176,11 @@ class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
     def partial_fit(
         self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
     ) -> Self:
-        """Add rows to what was learned: their noisy Gram matrix is added to that of earlier calls.
+        """Update the model with further rows: their noisy Gram matrix is added to that of earlier calls.
 
-        Every call is charged with the whole ``epsilon``: it is a run of its own in the ledger, and the certificate
-        adds up all calls, as if one user had rows in each. A user with rows in one call only is charged for that one.
-        Scale, centre and clip are those of the first call. Models that were saved and loaded start anew.
+        Every call costs the whole ``epsilon`` and is a run of its own in the ledger. The certificate adds up all calls,
+        as if one user had rows in each. The loss of a user with rows in one call only is that of this call. Scale,
+        centre and clip are those of the first call. A model that was saved and loaded starts anew.
 
         >>> import numpy as np, tacitly
         >>> rows = np.random.default_rng(0).normal(size=(3, 5000, 4)) * [3, 1, 1, 1]
@@ -221,10 +224,9 @@ class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
         hidden = not (self.confidence_ > clear_confidence(self.n_features_in_)).any()
         if self.certificate_.mode in ("certified", "seeded") and hidden:
             warnings.warn(
-                f"the privacy noise hides all {len(self.confidence_)} components: noise alone could look like those "
-                f"found. Route: "
-                f"{self.route_!r}. More units, a larger epsilon or unit='row' help, and so do fewer local steps, or "
-                "route='gram' where there are few features.",
+                f"the privacy noise hides all {len(self.confidence_)} components: they cannot be distinguished from "
+                f"noise. Route: {self.route_!r}. More units, a larger epsilon, unit='row', fewer local steps, or "
+                "route='gram' with few features help.",
                 TooFewUsersWarning,
                 stacklevel=3,
             )

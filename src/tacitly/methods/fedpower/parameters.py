@@ -26,7 +26,7 @@ def check_choices(model: FedPower) -> None:
     if model.mode == "paper" and model.center:
         raise ValueError("paper mode does not centre. Set center=False.")
     if model.noise_by != "central" and (model.participants is not None or model.sampling_rate < 1):
-        raise ValueError(f"to ask some users at a time needs trust 'central'. Found {model.noise_by!r}.")
+        raise ValueError(f"participants and sampling_rate need trust 'central'. Found {model.noise_by!r}.")
     printed = {"iterations": None, "epsilon_central": None, "per_round": False}
     if model.mode != "paper" and (extra := [name for name, value in printed.items() if getattr(model, name) != value]):
         raise ValueError(f"{extra[0]} is for mode='paper'. Leave it out: a sound run has one budget and rounds.")

@@ -31,7 +31,7 @@ METHOD = Method(
     },
     small=lambda d, rank, words: {"rank": rank, "rounds": 1},
     plain_compiles=lambda words: words.get("loss", "squared") != "squared",
-    data="rows by user whose many columns matter through a few common directions",
+    data="a table with many columns whose effects lie in a few common directions",
     result="a shared basis, one head per user",
     page="private-fedrep.md",
     simulated=with_target(any_loss=True, rank="auto", fit_intercept=True),

@@ -39,60 +39,63 @@ class PrivateFedRep(_Continued, WithOwnWeights):
     Parameters
     ----------
     rank
-        Number of shared directions, k, at most: where it is far too large, directions that no head uses leave the basis
-        (squared loss). ``"auto"``: those that stand out of the noise in the spectrum of a release that is made anyway,
-        at most 8.
+        Maximum number of shared directions, k. If it is far too large, directions that no head uses are removed from
+        the basis (squared loss). ``"auto"``: the directions that exceed the noise in the spectrum of a release that is
+        made anyway, at most 8.
     epsilon
-        The privacy budget for everything that is released, together. ``math.inf`` for none (not certified).
+        The privacy budget of the whole fit: the ε of all releases together. ``math.inf`` for no privacy (not
+        certified).
     delta
         Probability with which the bound of ε may fail; choose it well below one over the number of users.
     adjacency
-        ``"zero-out"``: a user's contribution against nothing. ``"replace-one"``: against any other data.
+        ``"zero-out"``: neighbouring data sets differ in one user who contributes zero. ``"replace-one"``: they differ
+        in one user whose rows are arbitrary others.
     mode
-        ``"auto"``: the sound algorithm. ``"paper"``: the paper as printed, not certified, to compare with.
+        ``"auto"``: the sound algorithm. ``"paper"``: the paper as printed, not certified, for comparison.
     random_state
         Seeds public randomness only. (The default algorithm has none.) Privacy noise cannot be seeded with it.
     fit_intercept
-        Whether every user has an intercept, fitted at home like the head.
+        Whether every user has an intercept, fitted locally together with the head.
     loss
         ``"squared"`` for numbers, ``"logistic"`` or ``"hinge"`` for classes, ``"poisson"`` for counts.
     classes
-        The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
-        rows: which labels occur is private. More than two need loss ``"logistic"``; heads then have one column per
-        class.
+        All labels that may occur, if the target is a class; default (0, 1). They must be declared and are never read
+        from the rows, because which labels occur is private. More than two need loss ``"logistic"``; heads then have
+        one column per class.
     rounds
-        Noisy steps of the basis; None for the default (16; 5 in paper mode).
+        Number of noisy steps of the basis; None for the default (16; 5 in paper mode).
     sampling_rate
-        Probability with which a user takes part in a release, by a secret coin per user and release. Less noise is then
-        needed for the same ε, and fewer users have to be reached; with all users at hand 1 is more accurate.
+        Probability with which a user takes part in a release, drawn secretly and independently for each user and
+        release. Sampling needs less noise for the same ε, and fewer users have to be reached; if all users are
+        available, 1 is more accurate.
     step_size, clip, start_clip, batch
         η, ψ, ψ_init and b of the paper's Algorithms 1 and 2, in paper mode only; None for those of its appendix B.4
         (2.5, 10, 10, ⌊rows/2·rounds⌋).
     noise
-        ``"auto"``, ``"exact"`` or ``"float"``: how noise is drawn. The certificate states it.
+        ``"auto"``, ``"exact"`` or ``"float"``: how noise is drawn. The certificate states which was used.
     noise_seed
-        Seeds the privacy noise, for experiments that must repeat. The run is then not certified.
+        Seeds the privacy noise, for reproducible experiments. The run is then not certified.
     ledger, run
-        An account to debit and the name of this run in it; an interrupted run resumes from there.
+        The account to debit, and the name of this run in it. An interrupted run of that name resumes.
     threads
         Number of threads; None for all cores.
     on_bad_rows
         How to treat rows with a missing or infinite cell, text among numbers, or a label that was not declared.
-        ``"drop"``: they are left out silently, and their users stay on the roster.
-        ``"raise"``: an error with columns and counts, to clean the data before a certified run.
+        ``"drop"``: leave them out without a message; their users stay on the roster.
+        ``"raise"``: raise an error with columns and counts, for cleaning the data before a certified run.
     engine
         Where the users are: None or ``"local"`` for this process, ``"cuda"`` for this process with the rows on a GPU
         (:class:`~tacitly.federation.cuda.engine.CudaEngine`), or a :class:`~tacitly.federation.ray.RayEngine`.
 
     Attributes
     ----------
-    basis_ : (n_features, directions) orthonormal; public. One of them may be the population's, where that stands out
-    prior_ : how heads are spread over users (squared loss): mean, covariance, noise; public. None where noise hides it
+    basis_ : (n_features, directions) orthonormal; public. One direction may be that of the population's mean weights
+    prior_ : distribution of heads over users (squared loss): mean, covariance, noise; public. None if noise hides it
     heads_ : (n_users, directions), rows in the order of ``users_``; private; one column per class for more than two
     intercepts_ : (n_users,), zeros unless ``fit_intercept``; private; (n_users, classes) for more than two
-    own_weights_ : (n_users, n_features), added to those on the basis; private. No rows where ``prior_`` is known, with
-        intercepts and with other losses: the basis then says all
-    classes_ : the declared labels, where the target is a class
+    own_weights_ : (n_users, n_features), added to the weights on the basis; private. Empty if ``prior_`` is known, with
+        intercepts and with other losses: then all weights are on the basis
+    classes_ : the declared labels, if the target is a class
     users_ : ids, sorted
     certificate_ : what was released and what it costs
 
@@ -132,13 +135,13 @@ class PrivateFedRep(_Continued, WithOwnWeights):
     def refresh(
         self, X: Any = None, y: Any = None, users: Any = None, *, on_release: Callable[[str], None] | None = None
     ) -> Self:
-        """Move the model to further rows, from the basis that it has instead of from nothing.
+        """Update the model with further rows, starting from its current basis.
 
-        New rows of the same users, or other users. The basis is public already, so no budget is spent on a start. The
-        call is charged with the whole ``epsilon``, as a run of its own in the ledger, and the certificate adds up all
-        calls, as if somebody had rows in each. Heads are those of the users given; fit others with ``personalize``.
-        A call that fails leaves model and certificate as they were. Also for models that were saved and loaded: give
-        such a model the account of its fit first, ``model.ledger = tacitly.Ledger(path)``.
+        The rows may be new rows of the same users, or of other users. The basis is already public, so no budget is
+        spent on a start. Each call costs the whole ``epsilon`` and is a run of its own in the ledger. The certificate
+        adds up all calls, as if one user had rows in each. Afterwards, heads are those of the users given here; fit
+        others with ``personalize``. A call that fails leaves the model and its certificate unchanged. A model that was
+        saved and loaded needs the account of its fit first: ``model.ledger = tacitly.Ledger(path)``.
 
         >>> import tacitly
         >>> X, y, users, basis, _ = tacitly.datasets.make_shared_subspace(2000, 10, 1, 10, random_state=0)

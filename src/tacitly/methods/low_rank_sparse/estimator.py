@@ -33,38 +33,38 @@ from tacitly.privacy.guarantee import Budget
 class LowRankSparse(SharedBasisModel, RankAndSparsity):
     """Learn a shared basis privately; every user adds a few personal coordinates (AMHT-LRS, Pal et al. 2024).
 
-    User i's model is U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. A million users take a million × (r + k)
-    numbers.
+    User i has weights U wᵢ + bᵢ, where bᵢ is sparse with k coordinates; wᵢ and bᵢ stay with their user. The personal
+    parts of n users are n·(r + k) numbers.
 
     Parameters
     ----------
     rank
         Number of shared directions, r.
     sparsity
-        Number of personal coordinates per user: a count, a fraction of the features, or ``"auto"``, where every user
-        chooses by cross-validation on their own rows. It is chosen at home and costs no privacy.
+        Number of personal coordinates per user: a count, a fraction of the features, or ``"auto"``: every user chooses
+        it by cross-validation on their own rows, locally and at no privacy cost.
     mode
-        ``"auto"``: ours. ``"paper"``: Algorithm 5 with the public ``clips`` and ``thresholds``, certified too, to
-        compare with; it needs a number for ``sparsity``.
+        ``"auto"``: our algorithm. ``"paper"``: Algorithm 5 with the public ``clips`` and ``thresholds``, for
+        comparison. It is certified too, and needs a number for ``sparsity``.
     random_state
-        Seeds public randomness only: where paper mode starts. None is a fixed start too, so that an interrupted run
+        Seeds public randomness only: the start of paper mode. None means a fixed start, so that an interrupted run
         resumes from the same one.
     shared_weight
         All users have weight one (rank 1): one central model, sparsely fine-tuned by every user. ``basis_`` is then
-        that model, not of norm one.
+        this model, and its norm is not one.
     route
-        ``"gradient"``, ``"equations"`` (exact normal equations under one clip), or ``"auto"``: the gradient.
+        ``"gradient"``, ``"equations"`` (exact normal equations with one clip), or ``"auto"``: the gradient.
     rounds
         Number of noisy sums; None for the default (16; equations 3; paper mode 15).
     penalty
-        What users' own fits pay for their personal coordinates when they are weighed against the population's head, at
-        home: 1 is fair if nobody can say whether such coordinates exist, 0 believes every fit. None: 0.5 if
-        ``sparsity`` is a number (you say that they exist), 1.25 if it is ``"auto"``.
+        Penalty on personal coordinates when a user's own fit is weighed against the population's head, locally: 1 is
+        neutral if it is unknown whether such coordinates exist, 0 trusts every fit. None: 0.5 if ``sparsity`` is a
+        number (which states that they exist), 1.25 if it is ``"auto"``.
     clips
-        Paper mode: (A₁, A₂, A₃, A_w, m), bounds on rows, targets, xᵀb and weights, and the rows per user. Public: they
-        must not come from the data.
+        Paper mode: (A₁, A₂, A₃, A_w, m), bounds on rows, targets, xᵀb and weights, and the rows per user. They are
+        public and must not be derived from the data.
     thresholds
-        Paper mode: public constants of Algorithm 2 by name, where they differ from the defaults: ``distance`` (B; A_w,
+        Paper mode: public constants of Algorithm 2 by name, if they differ from the defaults: ``distance`` (B; A_w,
         or A₂ with a shared weight), ``spread`` (γ⁽⁰⁾; A₃), ``accuracy`` (ϵ; 0.01), ``noise`` (A; 0), ``alpha`` and
         ``beta`` (what O(·) hides; 1), ``c1`` (0.2), ``c2`` (0.1), ``c3`` (0.05), ``c4``, ``c5`` (0.75).
     start
@@ -127,10 +127,10 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         self.sparse_indices_, self.sparse_values_ = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
 
     def n_parameters(self) -> int:
-        """Count the numbers of the model as the paper's Table 1 does: r(d + n) + k·n, without indices.
+        """Return the number of parameters as counted in the paper's Table 1: r(d + n) + k·n, without indices.
 
-        A shared weight is not counted per user. Where users choose k, the largest allowed k is counted: how many they
-        chose is private.
+        A shared weight is not counted per user. If users choose k, the largest allowed k is counted, because their
+        choices are private.
         """
         self._check_fitted()
         own = 0 if self.shared_weight else self.heads_.size

@@ -1,4 +1,4 @@
-"""Mixed models: the population is a private prior, every user a posterior; any units, text, missing cells, any loss."""
+"""Private mixed models: a public prior of the population, learned privately, and a personal posterior for each user."""
 
 from tacitly.methods.options import (
     CLASSES,

@@ -1,12 +1,12 @@
-"""Whether the prior helps: errors of posteriors beside those of users' own means, in units of the noise variance.
+"""Whether the prior helps: errors of posteriors compared with errors of users' own means.
 
-A ratio of one user's two errors says little: with two or three rows, or rows that are nearly all alike, a user's own
-mean is now and then almost exact, and the ratio then counts fully against the prior however little was lost. What users
-lose in squared error is the difference of the errors, so that is what is added up: in units of 2ms², m rows and the
-public noise variance s², cut at ±1. A user with a single row has no own mean that could have predicted it, and says
-nothing here.
+A ratio of one user's two errors would be a poor measure. With two or three rows, or with rows that are nearly equal, a
+user's own mean is sometimes almost exact by chance. The ratio would then count fully against the prior, however small
+the loss is. The loss in squared error is the difference of the errors, so the differences are added up: in units of
+2ms², for m rows and the public noise variance s², and clipped at ±1. A user with a single row has no mean of other rows
+and contributes zero here.
 
-Residuals are far out by the noise of their own user, as the user's other rows show it
+Whether a residual is far out is judged by the noise of its own user, as the user's other rows show it
 (:mod:`~tacitly.methods.mixed_effects.own_noise`).
 
 Adjacency, sensitivity and event are those of :mod:`~tacitly.methods.mixed_effects.queries`: every number is bounded, so
@@ -40,11 +40,11 @@ _MIDDLE = 0.5  # shares lie between 0 and 1: taken from the middle their norm is
 BOUND = float(np.linalg.norm(np.array([_MIDDLE, _MIDDLE, 1.0, 1.0]) * _WEIGHTS))
 """Largest norm of a contribution."""
 
-_OUTSIDE = np.array([0.1, 2.0 - 2.0 * NormalDist().cdf(REACHED[1])])  # shares of a normal law
+_OUTSIDE = np.array([0.1, 2.0 - 2.0 * NormalDist().cdf(REACHED[1])])  # shares of a normal distribution
 _SINGLE = 0.25  # weight of the counts of a user with one row, which the population alone predicts
 _EXPECTED, _DOUBT = 0.105, 0.035  # share outside 90 % intervals before anything is released about it
 _NARROWED = NormalDist().inv_cdf(1.0 - 0.085 / 2.0)  # intervals that are too wide are narrowed to 91.5 %
-_TAIL, _TAIL_DOUBT = 1.25, 0.02  # law of the tails: a normal law has 1
+_TAIL, _TAIL_DOUBT = 1.25, 0.02  # exponent of the tails: 1 for a normal distribution
 
 _SURE = 1.14
 """Noise deviations below zero at which an advantage says that the prior does harm.
@@ -57,11 +57,12 @@ mistake costs several percent, and what a useless prior costs is limited by user
 
 @dataclass(frozen=True)
 class Advantage(PriorQuery):
-    """How well posteriors predict rows that they have not seen: each row of a user from the user's other rows.
+    """How well posteriors predict left-out rows: each row of a user from the user's other rows.
 
-    In order: two shares of residuals that are far out, from the middle; the advantage of the posterior in squared
-    error; whether the user can compare. Users with one row count less in the first two, as if most of their rows were
-    as expected. All are bounded, so nothing is cut: a clip would hide exactly the users whose intervals are too narrow.
+    A contribution has four numbers: two shares of residuals that are far out, minus ½; the advantage of the posterior
+    in squared error; and whether the user can compare. Users with one row count less in the first two, as if most of
+    their rows were as expected. All numbers are bounded, so no clipping is needed: a smaller clip would hide exactly
+    the users whose intervals are too narrow.
     """
 
     @property
@@ -113,11 +114,12 @@ class Advantage(PriorQuery):
 
     @staticmethod
     def inflation(released: Array, noise: float) -> float:
-        """Return by what to multiply standard deviations so that 90 % intervals cover 90 %.
+        """Return the factor for standard deviations with which 90 % intervals cover 90 %.
 
-        Both shares are posterior means given their noise: the first about :data:`_EXPECTED`, the second about what the
-        first makes expect. Far out, the residual that a share p exceeds is taken to grow as the power γ of a normal
-        law's, z(p)^γ: γ follows from the two shares, and so does the reach that leaves 10 % outside.
+        Both shares are posterior means given their noise: the first with prior mean :data:`_EXPECTED`, the second with
+        the prior mean that follows from the first. In the tails, the quantile of residuals that a share p exceeds is
+        modelled as a power of the normal quantile, z(p)^γ. γ follows from the two shares, and so does the number of
+        deviations beyond which 10 % lie.
         """
         seen = min(max(float(released[3] / _WEIGHTS[3]), 0.0), 1.0)
         weight = seen + _SINGLE * (1.0 - seen)
@@ -125,7 +127,7 @@ class Advantage(PriorQuery):
         errors = noise / (_WEIGHTS[:2] * weight)
         near = _normal_reach(_weighed(float(shares[0]), float(errors[0]), _EXPECTED, _DOUBT))
         if near >= NOMINAL:
-            # Narrowed less than a normal law allows: targets such as ratings jump, and so does what they cover.
+            # Narrow less than a normal distribution suggests: discrete targets such as ratings make coverage jump.
             return min(max(_NARROWED / near, 0.6), 1.0)
         further = math.log(REACHED[1] / NOMINAL)
         usual = 2.0 - 2.0 * NormalDist().cdf(near * math.exp(further / _TAIL))
@@ -146,19 +148,19 @@ def four(outside: Array, own: Array, shared: Array, rows: Array, noise: float) -
 
 
 def _weighed(seen: float, error: float, expected: float, doubt: float) -> float:
-    """Return the posterior mean of a share, seen with a normal error, that was expected with a normal doubt."""
+    """Return the posterior mean of a share that is observed with normal error and has a normal prior."""
     return min(max(expected + (seen - expected) * doubt**2 / (doubt**2 + error**2), 0.001), 0.6)
 
 
 def _normal_reach(share: float) -> float:
-    """Return how many standard deviations of a normal law leave this share outside."""
+    """Return how many standard deviations of a normal distribution leave this share outside."""
     return NormalDist().inv_cdf(1.0 - share / 2.0)
 
 
 def left_out(
     X: Rows, y: Rows, offsets: Offsets, units: Coordinates, prior: Prior, found: Posteriors
 ) -> tuple[Array, Array]:
-    """Return each row's error when its user's posterior is computed without it: in standard deviations, and as it is.
+    """Return each row's error if its user's posterior is computed without it: in standard deviations, and unscaled.
 
     No refitting: with q = lᵀRl/s² for the whitened row l, a residual r becomes r/(1 − q), of variance s²/(1 − q).
     """

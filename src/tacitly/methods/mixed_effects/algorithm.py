@@ -1,21 +1,21 @@
-"""Learn a population prior N(w̄, S) and a noise variance s² through the door: a private linear mixed model.
+"""Learn a population prior N(w̄, S) and a noise variance s² from noisy sums: a private linear mixed model.
 
-The server's half. Every release is a noisy mean over users of one of the queries of this folder; all the rest is
-post-processing of public numbers. In order:
+This is the server's half. Every release is a noisy mean over users of one of the queries in this folder; everything
+else is post-processing of public numbers. The steps are:
 
 1. Units: center and scale of every column (:mod:`~tacitly.methods.mixed_effects.units`), unless they are public.
-2. The typical variance of targets within a user, to start the noise level.
-3. Two rounds of Newton's method for w̄ under a diagonal S, each followed by a correction of three variances: of the
-   intercept, of the slopes, of the noise (:class:`~tacitly.methods.mixed_effects.variance_queries.LogVariances`).
-4. The whole covariance, twice: the noisy mean of u uᵀ − J, in coordinates where J is about diagonal
-   (:func:`~tacitly.methods.mixed_effects.covariance.turned`), its eigenvalues shrunk by the known noise, so that S
-   gets as many directions as stand out of the noise (:func:`~tacitly.methods.mixed_effects.covariance.grown`). With
-   few users none does, and S stays as it was.
-5. Three rounds of Newton's method under that S, with fine corrections of the variances.
-6. How well users' left-out rows are predicted: it calibrates intervals, and says whether the prior helps at all.
+2. The typical variance of targets within a user, as the initial value of s².
+3. Two rounds of Newton's method for w̄ with a diagonal S. After each round, three variances are updated: of the
+   intercept, of the slopes, and of the noise (:class:`~tacitly.methods.mixed_effects.variance_queries.LogVariances`).
+4. The whole covariance, twice: the noisy mean of u uᵀ − J, in coordinates where J is approximately diagonal
+   (:func:`~tacitly.methods.mixed_effects.covariance.turned`), with eigenvalues shrunk according to the known noise, so
+   that S keeps the directions that exceed the noise (:func:`~tacitly.methods.mixed_effects.covariance.grown`). With few
+   users no direction does, and S stays diagonal.
+5. Three rounds of Newton's method with that S, and finer updates of the variances.
+6. How well users' left-out rows are predicted. This calibrates intervals and shows whether the prior helps at all.
 
-Clips follow the typical norm of contributions (:mod:`~tacitly.methods.shared.typical_norm`), released for a few
-hundredths of the budget. Rounds of Newton's method are combined as measurements of w̄ with known noise
+Clipping bounds follow the typical norm of contributions (:mod:`~tacitly.methods.shared.typical_norm`), whose release
+costs a few hundredths of the budget. Rounds of Newton's method are combined as measurements of w̄ with known noise
 (:class:`~tacitly.methods.mixed_effects.newton.Newton`), which also gives its standard errors, privacy included.
 """
 
@@ -71,7 +71,7 @@ Bounds = tuple[tuple[float, float] | None, ...]
 
 @dataclass(frozen=True)
 class Settings:
-    """What is decided before anything is released: sizes, public bounds of columns (the target last), text columns."""
+    """Public settings of a run: sizes, public bounds of columns (the target last), text columns."""
 
     n_users: int
     bounds: Bounds
@@ -117,10 +117,10 @@ class Settings:
         return Plan(budget, phases)
 
     def _text_share(self, sigma: float) -> float:
-        """Return the part of the budget that finds frequent levels of text columns, more where users are few.
+        """Return the share of the budget that is spent on frequent levels of text columns; larger with few users.
 
-        A level that is not found is as good as a column that is not there, so what matters most is that those stand out
-        which a tenth of the rows have: three times the noise, σ·√(text columns)/(n·√share), is below that.
+        A level that is not found is lost like a missing column. So levels that a tenth of the rows have should exceed
+        the noise: three times the noise, σ·√(text columns)/(n·√share), is below a tenth.
         """
         columns = len(set(self.texts) - {0})
         if not columns:
@@ -129,20 +129,20 @@ class Settings:
         return min(max(needed, _TEXT), _MOST_TEXT)
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
-        """Every release the algorithm will make; clips that follow from releases are of norm one here."""
+        """Every release that the algorithm will make; clips that depend on earlier releases are 1 here."""
         return [plan.event(phase.name, clip=1.0) for phase in plan.phases for _ in range(phase.releases)]
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned; everything in it is public."""
+    """The learned prior; everything in it is public."""
 
     units: Coordinates
     prior: Prior
     mean_covariance: Array  # of the estimate of the prior's mean, privacy noise included
     inflation: float  # by which standard deviations of predictions are multiplied
     weak: bool  # whether users are better off with their own means: too few users for the noise
-    other_law: float = 0.0  # share of users, of classes and counts, who follow the other law
+    other_law: float = 0.0  # share of users, of classes and counts, who follow the other distribution
 
 
 def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:
@@ -197,7 +197,7 @@ class Learner:
         return evened(roots, noise, np.diag(self.prior.root))
 
     def newton_rounds(self, stage: int) -> None:
-        """Release the information under the current prior, then scores of which each moves the mean."""
+        """Release the information under the current prior, then scores; each score updates the mean."""
         n, size = self.federation.n_users, self.units.size
         frozen = self.prior
         information = Information(self.units, frozen, self._metric)
@@ -220,7 +220,7 @@ class Learner:
         self._metric = metric
 
     def grow(self, number: int) -> None:
-        """Release the spread and give the covariance the directions that stand out of the noise."""
+        """Release the spread, and add the directions that exceed the noise to the covariance."""
         plain = self.prior.root
         axes, sizes = turned(plain, self._metric)
         asked = replace(self.prior, root=few_digits(axes))
@@ -239,13 +239,13 @@ class Learner:
 
     @property
     def doubted(self) -> Prior:
-        """The prior for users, who know the population's weights with an error and so trust their own rows more."""
+        """The prior that users apply: it includes the error of the population's weights."""
         return self.prior.doubted(self.newton.covariance())
 
     def checked(self, prior: Prior | None = None) -> tuple[float, bool]:
-        """Release how left-out rows are predicted; return by what to multiply deviations, and if the prior helps.
+        """Release how well left-out rows are predicted; return a factor for deviations, and whether the prior helps.
 
-        ``prior``: the one that users are given, if it is not :attr:`doubted`.
+        ``prior`` is the prior that users apply, if it is not :attr:`doubted`.
         """
         query = Advantage(self.units, self.doubted if prior is None else prior)
         released, noise = self._mean(query, "coverage", "coverage", query.bound)
@@ -271,10 +271,10 @@ class Learner:
         self.prior = replace(self.prior, root=self._axes * few_digits(self._scales), noise=noise)
 
     def _raised(self, root: Array, noise: float) -> float:
-        """Return by what to multiply all variances, so that they explain what slopes cannot; nearly always 1.
+        """Return a factor for all variances, so that they explain what slopes cannot explain; nearly always 1.
 
-        Sizes of typical users say nothing where most users are all alike (a diagnosis that few have, as 0 and 1): they
-        fall to nothing, and everybody is predicted to be typical. But the target has a variance of about one in its
+        If most users always have the same target (a rare diagnosis, coded as 0 and 1), variances estimated from typical
+        users fall to zero, and every user is predicted to be typical. But the target has a variance of about one in its
         units, and slopes explain at most the square of the sum of their sizes.
         """
         slopes = float(np.sum(np.abs(self.prior.mean[self.units.size - len(self.units.used) :])))
@@ -289,10 +289,10 @@ class Learner:
 
 
 def straight(size: int, n_users: int, budget: Budget) -> float:
-    """Return up to how many deviations features are taken as they are, from public numbers.
+    """Return the number of deviations up to which features stay linear, from public numbers.
 
-    Columns have long tails: a delay of ten hours lies 30 usual delays away, and makes a late arrival no less likely
-    than ten minutes do. But an error of a slope is multiplied by as much, so where users are few, tails are drawn in.
+    Columns have long tails: a delay of ten hours lies 30 typical delays away, and it is a real value. But the error of
+    a slope is multiplied by that distance, so with few users, tails are compressed.
 
     >>> one = Budget(epsilon=1.0, delta=1e-6)
     >>> straight(8, 200, one), straight(8, 10_000, one)
@@ -302,9 +302,9 @@ def straight(size: int, n_users: int, budget: Budget) -> float:
 
 
 def users_needed(size: int, budget: Budget) -> int:
-    """Return about how many users make the noise of a score a fifth of its sampling error, for ``size`` weights.
+    """Return the number of users for which the noise of a score is a fifth of its sampling error, for ``size`` weights.
 
-    A rule of thumb from the shares of the budget, for warnings and plans; it looks at public numbers only.
+    This is a rule of thumb from the shares of the budget, for warnings and plans. It uses public numbers only.
     """
     if not budget.private:
         return 1

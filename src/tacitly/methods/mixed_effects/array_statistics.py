@@ -1,9 +1,10 @@
-"""What the array forms of the queries need to know of each user, computed once and kept where the rows are.
+"""Statistics of each user for the array forms of the queries, computed once and kept where the rows are.
 
-The same idea as :mod:`~tacitly.methods.mixed_effects.statistics`, without compiled code, for few users: moments do not
-depend on the prior, covariances of posteriors not on its mean, and the weights of scores not on the round. Numbers are
-those of :mod:`~tacitly.methods.mixed_effects.posterior`, laid out as one row per user, so a query that is answered from
-them is the definition itself. Private, like the rows; :mod:`tacitly.federation.statistics` says where they live.
+This is the counterpart of :mod:`~tacitly.methods.mixed_effects.statistics` for few users, without compiled code.
+Moments do not depend on the prior, covariances of posteriors do not depend on its mean, and the weights of scores do
+not depend on the round. The numbers are those of :mod:`~tacitly.methods.mixed_effects.posterior`, in one row per user,
+so a query that is answered from them is the definition itself. Private, like the rows;
+:mod:`tacitly.federation.statistics` says where they live.
 """
 
 from __future__ import annotations

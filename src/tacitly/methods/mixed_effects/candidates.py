@@ -1,6 +1,6 @@
-"""Ways to predict each of several users of classes or counts, and their mixture. Computed at home.
+"""Candidate predictions for users of classes or counts, and their mixture. Computed locally by users.
 
-What a way says of each row given the user's other rows is what it is judged by; see
+A candidate is judged by how well it predicts each row from the user's other rows; see
 :mod:`~tacitly.methods.mixed_effects.loss_heads` and :mod:`~tacitly.methods.mixed_effects.other_law`.
 """
 
@@ -23,7 +23,7 @@ _LARGEST_LOG = 300.0  # of a ratio of evidences
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to predict each of several users; with several classes covariances and freedoms are means over them."""
+    """One candidate for several users; with several classes, covariances and freedoms are means over classes."""
 
     means: Array  # of weights: n×p, or n×K×p
     covariances: Array  # n×p×p
@@ -51,7 +51,7 @@ def one_prior(design: Array, targets: Array, offsets: Offsets, prior: Prior) -> 
 
 
 class Mixture:
-    """A mean of candidates, each with the weight that a user's own rows give it.
+    """A weighted mean of candidates, with weights from each user's own rows.
 
     >>> from tacitly.methods.mixed_effects.posterior import Prior
     >>> rows, five = (np.ones((5, 1)), np.ones(5), np.array([0, 5])), np.array([0, 0, 0, 0, 0])
@@ -68,7 +68,7 @@ class Mixture:
         self._left_out = usual.left_out.copy()
 
     def add(self, odds: float, gains: Array, other: Candidate, users: npt.NDArray[np.bool_] | bool = True) -> None:
-        """Add a candidate whose odds grow by ``gains``, differences of logarithms; of ``left_out`` with owners only."""
+        """Add a candidate whose log odds grow by ``gains``; ``left_out`` is averaged only if owners are known."""
         known = self._usual.usable & other.usable & users
         share = np.where(known, odds * np.exp(np.clip(np.nan_to_num(gains), -_LARGEST_LOG, _LARGEST_LOG)), 0.0)
         self._total += share

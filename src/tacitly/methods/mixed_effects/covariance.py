@@ -1,4 +1,4 @@
-"""How the prior's covariance changes by a noisy mean of u uᵀ − J: all of it post-processing."""
+"""Update the prior's covariance from a noisy mean of u uᵀ − J: all of it is post-processing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tacitly.linalg import james_stein, unpack_symmetric
 
 
 def turned(root: Array, metric: Array) -> tuple[Array, Array]:
-    """Return a root of the same covariance in whose coordinates the mean of J is about diagonal, and that diagonal.
+    """Return a root of the same covariance, in whose coordinates the mean of J is nearly diagonal, and the diagonal.
 
-    ``metric`` is an inverse root of the mean information. Columns that move together (output and investment of a firm)
-    make J far from diagonal in their own coordinates, and :func:`grown` would divide by the wrong numbers.
+    ``metric`` is an inverse root of the mean information. Correlated columns (output and investment of a firm) make J
+    far from diagonal in their own coordinates, and :func:`grown` would divide by the wrong numbers.
     """
     half = np.linalg.solve(metric, root)
     values, vectors = np.linalg.eigh(half.T @ half)
@@ -22,13 +22,13 @@ def turned(root: Array, metric: Array) -> tuple[Array, Array]:
 
 
 def changed(mean: Array, noise: float, sizes: Array, n_users: int) -> Array:
-    """Return the change D of the whitened covariance, I + D, from the noisy mean spread; zeros if nothing stands out.
+    """Return the change D of the whitened covariance, I + D, from the noisy mean spread; zeros if noise hides it.
 
-    The mean of u uᵀ − J is about k∘D, kᵢⱼ = E JᵢᵢJⱼⱼ, if J is about diagonal (:func:`turned`), with about the diagonal
-    ``sizes`` up to a factor. Eigenvalues of the noise alone fill [−e, e], e = noise·√(2p); those beyond it are shrunk
-    by √(λ² − e²), and what the diagonal says beside them by James and Stein's factor. D is of order one, so what is
-    left is divided by k + noise²/k + 4/n instead of k: the noise of privacy and that of sampling n users, whose
-    contributions vary by about 4k.
+    If J is nearly diagonal (:func:`turned`), with a diagonal proportional to about ``sizes``, the mean of u uᵀ − J is
+    about k∘D with kᵢⱼ = E JᵢᵢJⱼⱼ. The eigenvalues of the noise alone lie in [−e, e], e = noise·√(2p). Eigenvalues
+    beyond it are shrunk to √(λ² − e²), and the rest of the diagonal by the James-Stein factor. D is of order one, so
+    the result is divided by k + noise²/k + 4/n instead of k. The additional terms are the privacy noise and the noise
+    of sampling n users, whose contributions vary by about 4k.
     """
     size = len(sizes)
     squares = mean[-size:]
@@ -50,7 +50,8 @@ def changed(mean: Array, noise: float, sizes: Array, n_users: int) -> Array:
 def grown(root: Array, change: Array) -> tuple[Array, Array]:
     """Return a root of the covariance root·(I + change)·rootᵀ, and the group of each of its directions.
 
-    The group is 0 for the direction nearest the intercept, 2 for those whose variance stands out, else 1.
+    The group is 0 for the direction nearest to the intercept, 2 for directions whose variance exceeds the noise, else
+    1.
     """
     size = len(root)
     values, vectors = np.linalg.eigh(np.eye(size) + change)

@@ -1,4 +1,4 @@
-"""The estimator of mixed effects: a private population prior, personal posteriors; numbers, classes or counts."""
+"""The estimator of mixed effects models: a privately learned population prior and personal posteriors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Declared = Schema | Mapping[str, Any] | str | PathLike[str]
 
 
 class Posterior:
-    """One user's personal model: a posterior on the public prior. Private to that user."""
+    """One user's personal model: the posterior under the public prior. Private to that user."""
 
     def __init__(self, model: MixedEffects, head: Array) -> None:
         self._model, self._head = model, head
@@ -88,7 +88,7 @@ class Posterior:
 
 
 class _LearnedPrior:
-    """What a fit sets; no parameters."""
+    """Attributes that a fit sets."""
 
     units_: Coordinates
     prior_: Prior
@@ -101,31 +101,31 @@ class _LearnedPrior:
 
 @dataclass(eq=False, repr=False)
 class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, EngineParameter):
-    """Regression with personal intercepts and slopes around a population that is learned under user-level privacy.
+    """Mixed model with random intercepts and slopes, learned under user-level differential privacy.
 
-    User i's weights are wᵢ ~ N(w̄, S) and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
-    statsmodels fit without privacy. The prior (w̄, S, s²) is learned through noisy sums and is public; a user's weights
-    are the posterior given their own rows, computed by that user. A user without rows gets the population's
-    prediction, a user with many rows their own. Only ``epsilon`` has to be chosen: columns may be in any units, text
-    and missing cells need no preparation, and S gets as many directions as the number of users supports.
+    User i has weights wᵢ ~ N(w̄, S), and y = (1, x)ᵀwᵢ + e with e ~ N(0, s²): a linear mixed model, as lme4 or
+    statsmodels fit without privacy. The prior (w̄, S, s²) is learned through noisy sums and is public. A user's personal
+    model is the posterior of wᵢ given their own rows, computed by that user. A user without rows gets the population's
+    prediction; a user with many rows gets nearly their own regression. Only ``epsilon`` has to be chosen: columns may
+    be in any units, text and missing cells need no preparation, and the rank of S adapts to the number of users.
 
     Parameters
     ----------
     epsilon, delta, adjacency
         The privacy budget for everything that is released, together; as for :class:`~tacitly.PrivateFedRep`.
     schema
-        What is public about the columns: a mapping such as ``{"age": {"range": [0, 120]}, "region": {"levels":
+        Public facts about the columns: a mapping such as ``{"age": {"range": [0, 120]}, "region": {"levels":
         ["north", "south"]}, "income": {"missing": [-9]}}``, a :class:`~tacitly.data.schema.Schema`, or the path of a
-        JSON file. Kinds that it does not state are taken from the table; scales are released privately, paid from
-        the budget.
+        JSON file. Types of columns that it does not state are taken from the table. Scales that it does not state are
+        released privately, paid from the budget.
     target_range
-        Public bounds of the target, if known; they save a part of the budget. For numbers only.
+        Public bounds (low, high) of the target, if known; they save a part of the budget. For numbers only.
     loss
         ``"squared"`` for numbers, ``"logistic"`` for classes, ``"poisson"`` for counts. For counts s² is the variance
-        of log rates around a user's own line: counts may vary more than Poisson's law allows.
+        of log rates around a user's own line (overdispersion).
     classes
-        The labels that may occur, where the target is a class; (0, 1) if none are given. Declared, never read from the
-        rows: which labels occur is private.
+        All labels that may occur, if the target is a class; default (0, 1). They must be declared and are never read
+        from the rows, because which labels occur is private.
     noise, noise_seed, ledger, run, threads, engine
         As for :class:`~tacitly.PrivateFedRep`.
 
@@ -134,10 +134,10 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     coef_, intercept_ : population coefficients in the units of the data (of log odds or log rates for classes and
         counts; one row per class where there are more than two); public
     coef_std_, intercept_std_ : their standard errors, privacy noise included; public
-    covariance_ : (d + 1, d + 1), how intercept and coefficients vary across users; public
+    covariance_ : (d + 1, d + 1), covariance of intercept and coefficients across users; public
     noise_variance_ : variance of an observation around its user's line, of log rates for counts; public
-    classes_ : the declared labels, where the target is a class
-    helps_ : whether the released prior predicts better than personal means do; if not, models are personal means
+    classes_ : the declared labels, if the target is a class
+    helps_ : whether the prior predicts better than users' own means; if not, every personal model is the user's mean
     weights_ : (n_users, d + 1), users' posterior means in standardised units, in the order of ``users_``; private
     users_, certificate_
 
@@ -186,7 +186,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def predict_proba(self, X: Any, users: Any = None) -> Array:
         """Return one probability per class for each row (loss 'logistic'), in the order of ``classes_``.
 
-        They are means over the posterior: a user with few rows gets less extreme ones.
+        Probabilities are averaged over the posterior, so a user with few rows gets less extreme ones.
         """
         return self._each(self._probabilities, X, users)
 
@@ -194,8 +194,8 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
     def decision_function(self, X: Any, users: Any = None) -> Array:
         """Return a score per row: log odds of the second of two classes, log rates; one per class if there are several.
 
-        Log odds are those of :meth:`predict_proba`, so that both put rows in the same order. The others are posterior
-        means.
+        Log odds are those of :meth:`predict_proba`, so that both rank rows in the same order. Other scores are
+        posterior means.
         """
         if self.loss == "logistic" and self._loss().columns == 1:
             chances = np.clip(self._each(self._probabilities, X, users), 1e-300, 1.0)
@@ -237,7 +237,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         )
 
     def _scale(self) -> str:
-        """Return what estimates are of, as the summary says it; nothing if it is the target itself."""
+        """Return the scale of the estimates for the summary (log odds, log rates); empty for the target itself."""
         if self.loss == "poisson":
             return "log rates"
         if self.loss == "squared":
@@ -246,7 +246,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return f"the log odds that it is {self.classes_[1]}" if two else "the log odds of each class against the others"
 
     def users_needed(self, features: int) -> int:
-        """Return about how many users make the privacy noise small for this many features; public numbers only."""
+        """Return about how many users make the privacy noise small for this many features, from public numbers."""
         return rounded(algorithm.users_needed(features + 1, self._budget()))
 
     @property
@@ -281,7 +281,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
     @property
     def helps_(self) -> bool:
-        """Whether the prior predicts users' rows better than their own means do, by what was released about it."""
+        """Whether the prior predicts users' rows better than their own means, according to the last release."""
         return self._rules().helps
 
     @property
@@ -406,7 +406,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
         return PosteriorHeads(Coordinates(nothing, nothing, 0.0, 1.0), level, np.array(ALONE))
 
     def _prior_at_home(self) -> Prior:
-        """Return the prior for personal models: the population's mean is known up to its standard error only."""
+        """Return the prior for personal models, which includes the error of the estimated population mean."""
         return self._rules().prior_at_home()
 
     def _rules(self) -> Rules:
@@ -481,7 +481,7 @@ class MixedEffects(_LearnedPrior, PersonalModel[Posterior], TargetsOfLoss, Engin
 
 
 def _left_out(names: npt.NDArray[Any], used: npt.NDArray[np.bool_], texts: npt.NDArray[np.int64]) -> tuple[str, ...]:
-    """Return columns without a coefficient, the intercept apart; a text column if none of its buckets has one."""
+    """Return columns without a coefficient, except the intercept; a text column if none of its buckets has one."""
     found: list[str] = []
     for name, own, text in zip(names[1:].tolist(), used[1:], texts[1:], strict=True):
         whole = str(name) if not text else str(name).rsplit("#", 1)[0]

@@ -1,14 +1,14 @@
-"""How far a user trusts the population: decided at home, at no privacy cost, by the user's own rows.
+"""How much each user trusts the prior: decided from the user's own rows, locally and at no privacy cost.
 
 Candidates for a user's weights are posteriors with the noise variance multiplied by :data:`SCALES` (from nearly the
-user's own fit to nearly the population) and the user's own mean. Each predicts every row of the user from the others;
-with mean squared error eₖ over m rows, candidate k gets the weight oddsₖ·(eₖ/e)^(−(m − 1 − fₖ)/2), e the error of the
-posterior itself. That is the evidence of m − 1 − fₖ independent errors of unknown variance: a candidate that spends fₖ
-degrees of freedom on m rows has no more of them to be judged by. (With m − 1 instead, a user with as many rows as
-weights was now and then given a fit through all rows, whose left-out errors happened to be small.) Odds are public and
-favour the posterior, so that a few rows overrule it only if it is far off: for a user who is unlike the others, or
-under a prior that privacy noise has spoilt. Rows that are alike by chance, as answers on a scale of three often are,
-leave a candidate no error at all: :data:`CHANCE` keeps that from counting as certainty.
+user's own fit to nearly the population) and the user's own mean. Each candidate predicts every row of the user from the
+user's other rows. If its mean squared error over m rows is eₖ, candidate k gets the weight oddsₖ·(eₖ/e)^(−(m − 1 −
+fₖ)/2), where e is the error of the posterior itself. This is the evidence of m − 1 − fₖ independent errors of unknown
+variance: a candidate that uses fₖ degrees of freedom on m rows leaves only that many to judge it. (With m − 1 instead,
+a user with as many rows as weights sometimes got a fit through all rows, whose left-out errors happened to be small.)
+The odds are public and favour the posterior. So a few rows overrule it only if it is far off, because the user is an
+outlier or because privacy noise has spoilt the prior. If rows are equal by chance, as answers on a scale of three often
+are, a candidate may have no error at all: :data:`CHANCE` keeps this from counting as certainty.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def personal_weights(
 ) -> tuple[Array, Array, Array]:
     """Return weights (n×p), the covariance of their error (n×p×p) and the factor of the user's own noise, per user.
 
-    Those of the prior for no rows. How far other candidates than the posterior are believed, their left-out errors say
-    how noisy the user is: somebody far from the population need not be noisy.
+    A user without rows gets those of the prior. The left-out errors of the other candidates, by their weights, also
+    determine the noise factor: a user far from the population need not be noisy.
 
     >>> units = Coordinates(np.zeros(0), np.zeros(0), 0.0, 1.0)
     >>> level = Prior(np.zeros(1), np.eye(1), 1.0)

@@ -1,6 +1,6 @@
-"""Whether there are enough users for the features, and what to tell people where there are not.
+"""Whether there are enough users for the features, and messages for the case that there are not.
 
-All of it follows from public numbers: users, features, budget, and the kinds of the columns.
+Everything follows from public numbers: users, features, budget, and the types of the columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tacitly.privacy.guarantee import Budget
 
 @dataclass(frozen=True)
 class FewUsers:
-    """What to tell people about a fit of ``n_users`` users and ``n_features`` features under a budget."""
+    """Messages about a fit of ``n_users`` users and ``n_features`` features under a budget."""
 
     budget: Budget
     n_users: int
@@ -23,34 +23,34 @@ class FewUsers:
     schema: Schema | None = None
 
     def fallback(self) -> str:
-        """Return why every user falls back on their own rows, and what helps."""
+        """Return the reason why every user falls back on their own rows, and advice."""
         if not self.budget.private:
-            return "what users share predicts no better than their own means: every user falls back on their own rows."
+            return "the shared prior predicts no better than users' own means: every user falls back on their own rows."
         features, needed = self._features_in_words(), users_needed(self.n_features + 1, self.budget)
         if self.n_users >= needed:
             return (
-                f"the {features} say no more than users' own rows do, or the privacy noise hides it: every "
-                "user falls back on their own rows. Other columns, fewer of them, or a larger epsilon may help."
+                f"sharing the {features} predicts no better than users' own rows, or the privacy noise hides the gain: "
+                "every user falls back on their own rows. Other or fewer columns, or a larger epsilon, may help."
             )
         return (
-            f"the privacy noise hides what {features} say: every user falls back on their own rows. About "
-            f"{rounded(needed):,} users would do at epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Fewer "
-            f"columns, declared ranges{self._undeclared_text()} or a larger epsilon help too."
+            f"the privacy noise hides the effects of {features}: every user falls back on their own rows. About "
+            f"{rounded(needed):,} users are enough at epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Fewer "
+            f"columns, declared ranges{self._undeclared_text()} or a larger epsilon also help."
         )
 
     def caution(self, size: int) -> str:
-        """Return what to keep in mind where ``size`` weights are many for the number of users; empty where not."""
+        """Return a caution if ``size`` weights are many for the number of users; else an empty text."""
         needed = users_needed(size, self.budget)
         if self.n_users >= needed:
             return ""
         return (
-            f"few users for {size - 1} coefficients: about {rounded(needed):,} make the privacy noise small at "
-            f"epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Estimates may be drawn towards zero, by more "
-            "than their intervals say."
+            f"few users for {size - 1} coefficients: about {rounded(needed):,} are needed to make the privacy noise "
+            f"small at epsilon = {self.budget.epsilon:g}. Found {self.n_users:,}. Estimates may be shrunk towards zero "
+            "by more than their intervals show."
         )
 
     def _undeclared_text(self) -> str:
-        """Return the advice to declare levels, where text makes most of the features."""
+        """Return the advice to declare the levels of undeclared text columns; empty if there are none."""
         columns = () if self.schema is None else self.schema.columns
         names = [column.name for column in columns if column.kind == "hashed"]
         return f", declared levels (of {', '.join(names)})" if names else ""
@@ -63,7 +63,7 @@ class FewUsers:
 
 
 def rounded(users: int) -> int:
-    """Return a rule of thumb as one: two digits, rounded up.
+    """Return a rule of thumb with two digits, rounded up.
 
     >>> rounded(33_824), rounded(504)
     (34000, 510)

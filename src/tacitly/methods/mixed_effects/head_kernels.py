@@ -1,4 +1,4 @@
-"""Heads of many users, mixed from their candidates: the compiled end of :mod:`~tacitly.methods.mixed_effects.evidence`.
+"""Heads of many users as weighted means of candidates: compiled part of :mod:`~tacitly.methods.mixed_effects.evidence`.
 
 A user's numbers depend on that user's candidates alone, to the last bit.
 """

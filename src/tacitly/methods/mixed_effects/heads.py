@@ -1,9 +1,9 @@
-"""Heads that are posteriors: what a user's own rows make of the public prior. Computed at home, never released.
+"""Heads that are posteriors of users' weights under the public prior. Users compute them locally; never released.
 
 A head is the user's p weights (:mod:`~tacitly.methods.mixed_effects.evidence`), the upper triangle of the covariance of
 their error, both in public coordinates, and the factor of the user's own noise
-(:mod:`~tacitly.methods.mixed_effects.own_noise`). A user without rows has the prior; with many rows the prior
-hardly matters.
+(:mod:`~tacitly.methods.mixed_effects.own_noise`). The head of a user without rows is the prior; with many rows the
+prior hardly matters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MANY = 8192  # users from which on they are computed by compiled kernels, as a 
 
 @dataclass(frozen=True)
 class PosteriorHeads(HeadWork):
-    """Means and covariances of users' weights under a public prior; ``odds`` say how much it is trusted."""
+    """Means and covariances of users' weights under a public prior; ``odds`` are the prior odds of the candidates."""
 
     units: Coordinates
     prior: Prior

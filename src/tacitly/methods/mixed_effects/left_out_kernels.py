@@ -1,8 +1,8 @@
-"""What each row's own posterior would have been: rows predicted from their user's other rows, compiled for many users.
+"""Leave-one-out predictions: each row predicted from its user's other rows, compiled for many users.
 
-No refitting: see :func:`~tacitly.methods.mixed_effects.advantage.left_out`, the definition. A user's numbers depend on
-that user's rows alone, to the last bit. (Numba caches compiled code and checks for changes in this file only: after a
-change in ``tacitly.simd`` or in the kernels of rows and posteriors, delete the cache.)
+Nothing is fitted again: see the definition, :func:`~tacitly.methods.mixed_effects.advantage.left_out`. A user's numbers
+depend on that user's rows alone, to the last bit. (Numba caches compiled code and checks for changes in this file only:
+after a change in ``tacitly.simd`` or in the kernels of rows and posteriors, delete the cache.)
 """
 
 # Numba kernels are not typed.

@@ -1,9 +1,9 @@
-"""Posteriors of users whose targets are classes or counts, and what follows from them for new rows.
+"""Posteriors of users whose targets are classes or counts, and predictions of new rows from them.
 
 For any likelihood, in coordinates where the prior is standard normal, the posterior mean u = E[v | rows] is the score
 of the population's weights and I − R = I − Cov[v | rows] their observed information; and E[u uᵀ] = E[I − R] if the
-prior is right, by the law of total variance. So whatever is learned from (u, J = I − R) for numbers is learned for
-classes and counts in the same way, and only the posteriors differ.
+prior is correct, by the law of total variance. So everything that is learned from (u, J = I − R) for numbers can be
+learned in the same way for classes and counts; only the posteriors differ.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def _propagated(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
 def mean_response(scores: Array, variances: Array, prior: Prior) -> Array:
     """Return the probability of class 1, or the expected count, where a row's score is N(score, variance).
 
-    For classes by quadrature; for counts exp(score + (variance + s²)/2), the mean of a log-normal variable. A variance
-    counts up to that of a usual row of somebody without rows, tr S: in a row far out it grows with the square of the
-    distance, and the mean of so wide a log-normal variable is made of rates that nobody has.
+    For classes by quadrature; for counts exp(score + (variance + s²)/2), the mean of a log-normal variable. Variances
+    are capped at tr S, that of a typical row of a user without rows. In a row far out, the variance grows with the
+    square of the distance, and the mean of such a wide log-normal variable would be dominated by unrealistic rates.
 
     >>> prior = Prior(np.zeros(1), np.eye(1), 1.0, "logistic")
     >>> mean_response(np.array([0.0, 2.0]), np.array([4.0, 0.0]), prior).round(3)

@@ -1,26 +1,28 @@
-"""Heads for classes and counts: posteriors by expectation propagation. Computed at home, never released.
+"""Heads for classes and counts: posteriors by expectation propagation. Users compute them locally; never released.
 
 A head is the posterior mean of the user's p weights (p for each class where there are several), followed by the upper
 triangle of their posterior covariance (the mean over classes), both in public coordinates.
 
-People are not drawn from a normal law: many more than it says are far from everybody else (members of a union who stay
-in it for life), and privacy noise blurs S besides. So for classes the prior at home is a mixture, with public odds: S
-multiplied by one of :data:`SCALES`. Each user's own rows weigh them by their evidence under each, and the head has the
-means of means and covariances: those who are far off keep more of what is their own. (The spread between the means is
-left out: probabilities saturate, and with it a user who always answers "yes" would be given less than each of the
-posteriors says.) Where users do follow the normal law this costs a few thousandths of the log loss.
+Users do not follow a normal distribution: many more of them are far from the others than a normal distribution predicts
+(members of a union who stay in it for life), and privacy noise adds error to S. So for classes, users apply a mixture
+of priors with public odds: S multiplied by each of :data:`SCALES`. The evidence of each user's own rows determines the
+weights, and the head contains the weighted means of the posterior means and of the covariances, so users far from the
+population keep more of their own information. (The spread between the means is left out: probabilities saturate, and
+with it, a user who always answers "yes" would get a smaller probability than under each of the posteriors.) If users do
+follow the normal distribution, this costs a few thousandths of the log loss.
 
-Some users, a share that is learned, follow another law altogether (:mod:`~tacitly.methods.mixed_effects.other_law`).
+A share of users, which is learned, follows a different distribution (:mod:`~tacitly.methods.mixed_effects.other_law`).
 
-Evidence cannot tell that a prior is of no use: it falls with every direction in which a prior is wider, though rows may
-be predicted better. So users with rows enough also try nearly their own fits (:data:`WIDE`), by how well each row is
-predicted from the user's others: expectation propagation says that for nothing. As in
-:mod:`~tacitly.methods.mixed_effects.evidence`, a fit that spends f degrees of freedom on m rows is judged by m − 1 − f
-of them. Own fits have large weights, of which a small part moves a mean far; so their odds are small, and a few rows'
-worth of better predictions is needed to try them.
+Evidence cannot show that a prior is useless: it decreases with every direction in which a prior is wider, even if rows
+are predicted better. So users with enough rows also include fits that nearly ignore the prior (:data:`WIDE`), weighted
+by how well each row is predicted from the user's other rows; expectation propagation gives this at no extra cost. As in
+:mod:`~tacitly.methods.mixed_effects.evidence`, a fit that uses f degrees of freedom on m rows is judged by m − 1 − f of
+them. Such fits have large weights, and even a small share of them changes a mean considerably. So their odds are small,
+and they need clearly better predictions of a few rows.
 
-Counts say clearly how far off a user is under S itself. There the other prior knows nothing but that people have
-levels: users whose rows the population's prior would all but exclude fall back on their own.
+For counts, the rows show clearly how far a user is from the population under S itself. The alternative prior for counts
+assumes only that users have levels: users whose rows are almost impossible under the population's prior fall back on
+their own rows.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ _SLOPES = 0.25  # variance of a usual row's log odds due to slopes, added to wha
 class LossPosteriorHeads(HeadWork):
     """Means and covariances of users' weights under a public prior for classes or counts.
 
-    ``share``: how many users follow the other law.
+    ``share``: share of users who follow the other distribution (:mod:`~tacitly.methods.mixed_effects.other_law`).
     """
 
     units: Coordinates
@@ -134,7 +136,7 @@ _Way = Callable[[Array, Array, Offsets, Prior], Candidate]
 
 
 def joined(design: Array, targets: Array, offsets: Offsets, prior: Prior, way: _Way) -> Candidate:
-    """Return what one way to predict says of the targets; of several classes against the rest each, normalised."""
+    """Return the predictions of one candidate; for several classes, each against the rest, normalised."""
     pairs = class_by_class(targets, prior)
     own, one = next(pairs)
     first = way(design, own, offsets, one)
@@ -169,7 +171,7 @@ def by_evidence(design: Array, targets: Array, offsets: Offsets, prior: Prior) -
 
 
 def _others(prior: Prior) -> Iterator[tuple[float, Prior]]:
-    """Yield the priors that users weigh against the population's by evidence, each with its odds relative to it."""
+    """Yield the alternative priors that users compare by evidence, each with its odds relative to the population's."""
     if prior.loss == "logistic":
         for scale, odds in SCALES.items():
             yield odds, replace(prior, root=prior.root * math.sqrt(scale))
@@ -180,7 +182,7 @@ def _others(prior: Prior) -> Iterator[tuple[float, Prior]]:
 
 
 def wider(prior: Prior, scale: float) -> Prior:
-    """Return a prior under which users with many rows have nearly their own fit; slopes vary, whatever S says."""
+    """Return a wide prior, under which users with many rows nearly get their own fit; slopes vary even if S is zero."""
     size = len(prior.root)
     found = prior.doubted(np.diag(np.append(0.0, np.full(size - 1, _SLOPES / max(size - 1, 1)))))
     return replace(found, root=found.root * math.sqrt(scale))

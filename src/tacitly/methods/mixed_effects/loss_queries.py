@@ -1,13 +1,13 @@
-"""What users send where targets are classes or counts; beside :mod:`~tacitly.methods.mixed_effects.queries`.
+"""Queries for targets that are classes or counts; a complement of :mod:`~tacitly.methods.mixed_effects.queries`.
 
-Adjacency, sensitivity and event are those of that module: a contribution is clipped, whole, to a public bound C, so the
-sum moves by at most C (zero-out) or 2C (replace-one), and each release is one Gaussian event. What differs is that the
-information J = I − R of a class or a count depends on the targets, and not only on the features:
+Adjacency, sensitivity and event are those of that module: a contribution is clipped as a whole to a public bound C, so
+the sum moves by at most C (zero-out) or 2C (replace-one), and each release is one Gaussian event. In contrast to
+numbers, the information J = I − R of a class or a count depends on the targets as well as the features. Therefore:
 
-* users are weighted by the information that their features lead to expect, since a weight that depends on targets would
-  bias the score;
-* sizes of groups of coordinates are compared with what is expected by differences, Σ‖u‖² − tr J, whose mean is zero
-  whatever the law of u is; ratios and logarithms need u to be normal.
+* users are weighted by the information that is expected from their features, because a weight that depends on targets
+  would bias the score;
+* sizes of groups of coordinates are compared with their expectation by differences, Σ‖u‖² − tr J, whose mean is zero
+  for any distribution of u; ratios and logarithms would need u to be normal.
 
 With K > 2 classes there are K scores, one per class against the rest, and one spread, the mean over classes.
 """
@@ -270,7 +270,7 @@ class LossSizes(_LossQuery):
 
 @dataclass(frozen=True)
 class Evidences(_LossQuery):
-    """How much better a user's rows agree with other priors: log evidence under each, less that under the prior.
+    """How much better other priors fit a user's rows: the log evidence under each, minus that under the prior.
 
     An alternative multiplies the deviations of the weights by a row of ``scales``. With K classes the mean over them.
     """
@@ -309,10 +309,11 @@ class Evidences(_LossQuery):
 
 @dataclass(frozen=True)
 class OtherLaw(_LossQuery):
-    """How likely a user follows the other law, if shares :data:`SHARES` of all users do: by how much beyond the share.
+    """For each share in :data:`SHARES`: the probability that a user follows the other distribution, minus the share.
 
-    A probability lies between 0 and 1, so that a contribution has norm at most √Σ max(p, 1 − p)². For two classes, and
-    counts: see :mod:`~tacitly.methods.mixed_effects.other_law`.
+    Each probability is computed as if that share of all users follows the other distribution
+    (:mod:`~tacitly.methods.mixed_effects.other_law`). It lies between 0 and 1, so a contribution has norm at most √Σ
+    max(p, 1 − p)². For two classes and for counts.
     """
 
     bound: ClassVar[float] = float(np.linalg.norm(np.maximum(SHARES, 1.0 - SHARES)))
@@ -328,7 +329,7 @@ class OtherLaw(_LossQuery):
         return len(SHARES)
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return how much likelier each user follows the other law than the share says."""
+        """Return, for each user and share, the probability of the other distribution minus the share."""
         design = self.units.design(X)
         ((targets, _),) = class_by_class(np.asarray(y, dtype=np.float64), self.prior)
         found = compared(by_evidence(design, targets, offsets, self.prior), design, targets, offsets, self.prior)
@@ -338,10 +339,11 @@ class OtherLaw(_LossQuery):
 
     @staticmethod
     def share(released: Array, noise: float) -> float:
-        """Return the share of users that follow the other law, as far as noise lets it be told.
+        """Return the estimated share of users that follow the other distribution.
 
-        What is released at p is about a·(π − p), π the share and a how clearly users' rows tell the laws apart. Bayes'
-        rule on a grid, with log a uniform and π ~ Beta(½, 2): a fifth, if nothing can be told.
+        The value released at p is about a·(π − p), where π is the share and a measures how clearly users' rows
+        distinguish the two distributions. The estimate applies Bayes' rule on a grid, with log a uniform and π ~
+        Beta(½, 2); it is a fifth if the noise hides everything.
 
         >>> round(OtherLaw.share(0.4 * (0.0 - SHARES), 0.01), 2), round(OtherLaw.share(np.zeros(2), 10.0), 2)
         (0.03, 0.21)

@@ -1,16 +1,16 @@
-"""Another law of people, beside the normal one: what is said of users who are unlike what N(w̄, S) expects.
+"""A second distribution of users besides N(w̄, S), for users whom the normal distribution describes badly.
 
-Classes: the user's chance of yes has nothing to do with the features (:func:`own_chance`). Far more people than under a
-normal law of log odds answer nearly always alike.
+Classes: the user's probability of yes does not depend on the features (:func:`own_chance`). Far more people give nearly
+always the same answer than a normal distribution of log odds predicts.
 
-Counts: the user's rate is the population's for these features times a factor, estimated by credibility
-(:func:`own_factor`): the best linear estimate given means and variances, whatever the laws are. A posterior of log
-rates believes that these are normal. Where a few rows are very large (doctor visits, patents) it takes chance for a
-level, and slopes of one's own extrapolate badly.
+Counts: the user's rate is the population's rate for these features times a factor, estimated by credibility theory
+(:func:`own_factor`): the best linear estimate given means and variances, for any distribution. A posterior of log rates
+assumes that these are normal. If a few rows are very large (doctor visits, patents), it mistakes chance for a level,
+and personal slopes extrapolate badly.
 
-Which law a user follows the user's own rows say, by the gain of the other law's evidence over the first's, if it is
-known how many do. That is a property of the population: whether pupils of a school have fought none do, whether people
-are in a union half of them. So the server buys it:
+Each user's own rows decide which distribution the user follows, by the gain in evidence, given the share of users who
+follow the second one. This share is a property of the population: it is zero for schools and fights among their pupils,
+and one half for people and union membership. So the server learns it by a release:
 :class:`~tacitly.methods.mixed_effects.loss_queries.OtherLaw`.
 """
 
@@ -34,9 +34,9 @@ _LEAST_VARIANCE = 1e-6
 
 
 def own_chance(targets: Array, offsets: Offsets, prior: Prior) -> Candidate:
-    """Return what users expect who only know how often they answered yes: with a chance of yes ~ Beta(q, 1 − q).
+    """Return predictions from a user's own share of yes, with the prior Beta(q, 1 − q) for the probability of yes.
 
-    The population's share q of yes in a typical row then counts as one row beside the user's own.
+    So the population's share q of yes in a typical row counts as much as one row of the user.
     """
     size, counts = len(prior.mean), np.diff(offsets).astype(np.float64)
     typical = float(mean_response(prior.mean[:1], prior.covariance[:1, 0], prior)[0])
@@ -57,10 +57,10 @@ def own_chance(targets: Array, offsets: Offsets, prior: Prior) -> Candidate:
 
 
 def own_factor(design: Array, targets: Array, offsets: Offsets, prior: Prior) -> Candidate:
-    """Return what users expect whose rate is the population's times a factor of mean 1 and variance τ².
+    """Return predictions for users whose rate is the population's times a factor with mean 1 and variance τ².
 
-    With μ the population's expected counts, whose rows vary by μ + φμ², the factor is (1 + τ²Σκy)/(1 + τ²Σκμ) with
-    κ = 1/(1 + φμ), so that a huge row does not decide alone (Bühlmann and Straub 1970).
+    Let μ be the population's expected counts, with variances μ + φμ² of rows. The factor is (1 + τ²Σκy)/(1 + τ²Σκμ)
+    with κ = 1/(1 + φμ), so that one huge row does not decide alone (Bühlmann and Straub 1970).
 
     >>> prior = Prior(np.zeros(1), np.eye(1) * 0.5, 0.1, "poisson")
     >>> found = own_factor(np.ones((3, 1)), np.array([9.0, 7.0, 8.0]), np.array([0, 3]), prior)
@@ -100,7 +100,7 @@ def _factor(sums: Array) -> Array:
 
 @dataclass(frozen=True)
 class Compared:
-    """What the normal law and the other one say of several users, and by how much the other one is likelier."""
+    """Predictions for several users under both distributions, and the gain in log evidence of the second one."""
 
     usual: Candidate
     other: Candidate
@@ -108,10 +108,10 @@ class Compared:
 
 
 def compared(usual: Candidate, design: Array, targets: Array, offsets: Offsets, prior: Prior) -> Compared:
-    """Compare the other law with ``usual``, for two classes or counts.
+    """Compare the other distribution with ``usual``, for two classes or counts.
 
-    Classes by evidence. Counts by the left-out rows under a law of equal variance for both, negative binomial, so that
-    expected counts are compared and nothing else.
+    Classes are compared by evidence. Counts are compared by left-out rows under a negative binomial distribution with
+    the same variance for both, so that only expected counts matter.
     """
     if prior.loss == "logistic":
         other = own_chance(targets, offsets, prior)
@@ -128,7 +128,7 @@ def _log_probability(counts: Array, expected: Array, excess: float) -> Array:
 
 
 def with_other_law(found: Compared, share: float, owner: npt.NDArray[np.int64]) -> Candidate:
-    """Return the mixture in which a share of users follows the other law."""
+    """Return the mixture in which a share of users follows the other distribution."""
     mixture = Mixture(found.usual, owner)
     mixture.add(share / (1.0 - share), found.gains, found.other)
     return mixture.mean()
@@ -140,6 +140,6 @@ def _log_gamma(values: Array) -> Array:
 
 
 def check_share(share: float) -> None:
-    """Refuse a share of users that is none."""
+    """Raise unless this is a valid share of users."""
     if not 0.0 <= share < 1.0:
         raise ValueError(f"share must be at least 0 and below 1. Found {share!r}.")

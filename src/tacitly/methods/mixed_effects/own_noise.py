@@ -1,15 +1,15 @@
-"""How noisy a user's own rows are: a factor for the variances of predictions, computed at home at no privacy cost.
+"""How noisy a user's own rows are: a factor for variances of predictions, computed locally at no privacy cost.
 
-People differ in how well they are predicted, and tables say so most clearly where some have many rows. So user i's
-covariance is τᵢ(ZSZᵀ + s²I), with 1/τᵢ from a gamma law of mean 1 and :data:`FREEDOM` degrees of freedom: rows are
-jointly a multivariate t (Pinheiro, Liu and Wu 2001). Posterior means of weights do not depend on τᵢ. Given a user's m
-rows, with
+Some users are predicted better than others, which is most visible for users with many rows. So user i's covariance is
+τᵢ(ZSZᵀ + s²I), where 1/τᵢ has a gamma distribution with mean 1 and :data:`FREEDOM` degrees of freedom: rows jointly
+follow a multivariate t distribution (Pinheiro, Liu and Wu 2001). Posterior means of weights do not depend on τᵢ. Given
+a user's m rows, with
 
     Q = rᵀ(ZSZᵀ + s²I)⁻¹r = ‖y − Zw‖²/s² + ‖u‖²     (r = y − Zw̄; at the posterior mean w, u in whitened coordinates),
 
-whose mean is m under the prior, 1/τᵢ has the mean (ν + m)/(ν + Q), and its inverse is the factor. Leaving out a row
-with the standardised left-out residual t takes exactly t² from Q, so that intervals are tested (and calibrated, by
-:class:`~tacitly.methods.mixed_effects.advantage.Advantage`) without any refitting.
+whose mean is m under the prior, 1/τᵢ has the mean (ν + m)/(ν + Q), and the inverse of this mean is the factor. Leaving
+out a row with the standardised left-out residual t reduces Q by exactly t². So intervals can be tested (and calibrated,
+by :class:`~tacitly.methods.mixed_effects.advantage.Advantage`) without fitting again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def factors(misfits: Array, rows: Array) -> Array:
 
 
 def reaches(misfits: Array, rows: Array, reached: Array) -> Array:
-    """Return how large t² of a row is that lies ``reached`` deviations out, by the factor of the user's other rows.
+    """Return the t² of a row that lies ``reached`` deviations out, given the factor of the user's other rows.
 
     t² > q²·(ν + Q − t²)/(ν + m − 1), solved for t²: one row per user, one column per q.
 

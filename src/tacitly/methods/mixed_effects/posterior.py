@@ -5,11 +5,11 @@ prior is standard normal (w = w̄ + L v):
 
     G = LᵀZᵀZL/s²,  R = (I + G)⁻¹ (posterior covariance),  u = R·LᵀZᵀr/s² (posterior mean),  J = RG = I − R.
 
-u is also the score of w̄ and J its information: both are LᵀZᵀΩ⁻¹(r, ZL) with Ω = Z S Zᵀ + s² I the covariance of y. So
-E[u uᵀ] = J if the prior is right, which is what the method learns the prior from.
+u is also the score for w̄, and J its information: both are LᵀZᵀΩ⁻¹(r, ZL), where Ω = Z S Zᵀ + s² I is the covariance of
+y. So E[u uᵀ] = J if the prior is correct; the method learns the prior from this equation.
 
-Numbers of one user are computed from that user's rows alone, to the last bit: rows are added one after the other, and
-everything after that has one p×p matrix per user, whose place in memory does not depend on anybody's number of rows.
+The numbers of one user depend on that user's rows only, to the last bit. Rows are added one after the other, and
+everything after that has one p×p matrix per user, whose position in memory does not depend on any number of rows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _MOST_USERS, _NUMBERS = 4096, 1 << 24  # whose posteriors are computed together,
 class Coordinates:
     """Public units of features and target: z = (1, (x − center)·gain), target (y − level)/spread.
 
-    A gain of zero leaves a feature out: z has an entry for each of the others. A missing feature counts as its center,
-    the population's mean. A spread of zero means that the target's scale was not found: there is too little to learn
-    from. ``knee``: up to where standardised features are taken as they are.
+    A feature with a gain of zero is left out: z has an entry for each of the others. A missing cell is replaced by the
+    center, the population's mean. A spread of zero means that the target's scale was not found, so nothing can be
+    learned. Standardised features stay linear up to ±``knee``.
     """
 
     center: Array
@@ -131,7 +131,7 @@ class Slopes(Coordinates):
 
 @dataclass(frozen=True)
 class Prior:
-    """The public prior: w ~ N(mean, root·rootᵀ), noise variance, in public coordinates; and what targets mean."""
+    """The public prior: w ~ N(mean, root·rootᵀ) and noise variance, in public coordinates; and the loss."""
 
     mean: Array
     root: Array
@@ -153,10 +153,10 @@ class Prior:
         return np.asarray(self.root @ self.root.T)
 
     def doubted(self, covariance: Array) -> Prior:
-        """Return the prior of a user who knows the mean with an error of this covariance only: N(mean, S + it).
+        """Return the prior if the mean is known up to an error with this covariance: N(mean, S + covariance).
 
-        With many users that changes nothing; where privacy noise blurs the mean, users trust their own rows more, and
-        intervals widen accordingly.
+        With many users this changes nothing. If privacy noise makes the mean uncertain, users trust their own rows
+        more, and intervals are wider.
         """
         values, vectors = np.linalg.eigh(self.covariance + covariance)
         return replace(self, root=vectors * np.sqrt(np.maximum(values, 1e-14 * values[-1])))
@@ -195,7 +195,7 @@ def posteriors(X: Rows, y: Rows, offsets: Offsets, coordinates: Coordinates, pri
 
 @dataclass(frozen=True)
 class Solved:
-    """What of several users' posteriors does not depend on the prior's mean."""
+    """The part of several users' posteriors that does not depend on the prior's mean."""
 
     moments: tuple[Array, Array, Array, Array]  # as :func:`moments` returns them; no rows where there is no inverse
     covariances: Array
@@ -224,10 +224,10 @@ def posteriors_of(found: Solved, prior: Prior) -> Posteriors:
 
 
 def _inverses(matrices: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Return the inverse of each matrix, and which there are; zeros for the others.
+    """Return the inverse of each matrix, and which inverses exist; zeros for the others.
 
-    Each is computed by itself, so a matrix that is singular in float64 (a user with a thousand equal rows, if the noise
-    variance is tiny) changes nothing for other users.
+    Each is computed separately, so a matrix that is singular in float64 (a user with a thousand equal rows, if the
+    noise variance is tiny) has no effect on other users.
     """
     try:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64), np.ones(len(matrices), dtype=bool)

@@ -28,7 +28,7 @@ class Rules:
 
     ``error`` is the covariance of the population's mean, ``inflation`` the calibration of standard deviations, ``weak``
     whether the prior is no better than users' own means; ``other_law`` the share of users, of classes and counts, who
-    follow the other law.
+    follow the other distribution (:mod:`~tacitly.methods.mixed_effects.other_law`).
     """
 
     units: Coordinates

@@ -3,15 +3,15 @@
 Model: a row's target depends on the user's weights through η = zᵀw (+ e for counts, e ~ N(0, s²)) only:
 
 * ``logistic``: y ∈ {0, 1}, P(y = 1) = 1/(1 + exp(−η));
-* ``poisson``: y ~ Poisson(exp η). Counts vary more than Poisson's law allows nearly everywhere; e takes that up.
+* ``poisson``: y ~ Poisson(exp η). Real counts nearly always vary more than a Poisson distribution; e models this.
 
 In whitened coordinates (w = w̄ + L v, rows a = Lᵀz) the posterior of v is N(0, I) times one factor per row. Expectation
 propagation (Minka 2001) replaces each factor by a Gaussian one, exp(νf − τf²/2) of f = aᵀv, and refines one at a time:
-take the row's own factor out, multiply the exact one in, match mean and variance of f by quadrature in one dimension.
-For random effects and few rows its means and covariances are all but exact, where Laplace's approximation at the mode
-is biased most (a user whose answers are all "no"): tests compare it with dense quadrature.
+remove the row's own factor, multiply by the exact one, and match mean and variance of f by one-dimensional quadrature.
+For random effects and few rows its means and covariances are almost exact, also where Laplace's approximation at the
+mode is most biased (a user whose answers are all "no"). Tests compare it with dense quadrature.
 
-Factors are log-concave, so every τ ≥ 0, every variance stays positive and nothing needs damping. The number of sweeps
+Factors are log-concave, so every τ ≥ 0, every variance stays positive, and no damping is needed. The number of sweeps
 is bounded and depends on the user's own rows only. A change of one factor changes R and u by a rank-one update, so a
 sweep costs 2mp² operations (m³ with fewer rows than weights), and no matrix is inverted. Numbers of one user are
 computed by loops over that user's rows.

@@ -1,4 +1,4 @@
-"""Compiled forms for many users that read their rows: standardised rows, and their moments.
+"""Compiled kernels that read the rows of many users: standardised rows, and their moments.
 
 Each user's rows are read once, in order, and standardised a few at a time; everything is in double precision. A user's
 numbers depend on that user's rows alone, to the last bit. The definitions are in

@@ -1,14 +1,13 @@
-"""What the queries need to know of each user, computed once by compiled kernels and kept where the rows are.
+"""Statistics of each user for the queries, computed once by compiled kernels and kept where the rows are.
 
-* :class:`Moments`: ZᵀZ, Zᵀt, tᵀt. They do not depend on the prior, so all releases after the units share them. Under a
-  prior whose root L = B·diag(l) is not diagonal, they are kept as moments of the rows ZB: to turn them costs more than
-  all that follows, and the directions B stay while variances l change from release to release.
-* :class:`Likelihoods`: while the prior's covariance and noise stay, a user's log likelihood of the population's weights
-  w̄ is −½w̄ᵀHw̄ + gᵀw̄, with H the user's information and g its score at zero. So the score at any w̄ is g − Hw̄ and
-  needs no solve.
-Private, like the rows; :mod:`tacitly.federation.statistics` says where they live. The NumPy forms, which are the
-definitions and serve small numbers of users, are in :mod:`~tacitly.methods.mixed_effects.posterior` and
-:mod:`~tacitly.methods.mixed_effects.queries`.
+* :class:`Moments`: ZᵀZ, Zᵀt, tᵀt. They do not depend on the prior, so all releases after the units share them. If the
+  prior's root L = B·diag(l) is not diagonal, moments of the rows ZB are kept: rotating them costs more than everything
+  that follows, and the directions B stay the same while variances l change from release to release.
+* :class:`Likelihoods`: while the prior's covariance and noise stay the same, a user's log likelihood of the
+  population's weights w̄ is −½w̄ᵀHw̄ + gᵀw̄, where H is the user's information and g the score at zero. So the score at
+  any w̄ is g − Hw̄, without solving a linear system. Private, like the rows; :mod:`tacitly.federation.statistics` says
+  where they live. The NumPy forms, which are the definitions and serve small numbers of users, are in
+  :mod:`~tacitly.methods.mixed_effects.posterior` and :mod:`~tacitly.methods.mixed_effects.queries`.
 """
 
 from __future__ import annotations

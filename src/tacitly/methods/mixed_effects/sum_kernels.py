@@ -1,8 +1,8 @@
-"""What is released, summed over many users: sizes of groups of coordinates, spreads, scores, each user's clipped.
+"""Sums of clipped contributions over many users: sizes of groups of coordinates, spreads, scores.
 
-From posteriors (:mod:`~tacitly.methods.mixed_effects.posterior_kernels`) or from what was kept of them. The definitions
-are in :mod:`~tacitly.methods.mixed_effects.queries`. (Numba caches compiled code and checks for changes in this file
-only: after a change in ``tacitly.simd`` or in the kernels of posteriors, delete the cache.)
+They are computed from posteriors (:mod:`~tacitly.methods.mixed_effects.posterior_kernels`) or from kept statistics. The
+definitions are in :mod:`~tacitly.methods.mixed_effects.queries`. (Numba caches compiled code and checks for changes in
+this file only: after a change in ``tacitly.simd`` or in the kernels of posteriors, delete the cache.)
 """
 
 # Numba kernels are not typed.

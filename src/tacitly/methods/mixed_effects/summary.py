@@ -1,6 +1,6 @@
-"""What was learned about the population, as a table: estimates, standard errors, and how much users differ.
+"""The summary of the population as a table: estimates, standard errors, and how much users differ.
 
-All of it is post-processing of what was released: printing or publishing it costs nothing.
+All of it is post-processing of releases, so printing or publishing it costs no budget.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Summary:
         width = max(len(name) for name in ("(intercept)", *self.names))
         if not self.names:
             return "\n".join([self.title, f"target: {self.target}", "", self.warning])
-        what = "which scatter beyond chance by" if self.counts else "residual standard deviation"
+        what = "overdispersion (std. dev.)" if self.counts else "residual standard deviation"
         scale = f"; estimates are of {self.scale}" if self.scale else ""
-        residual = "" if math.isnan(self.residual) else f"{',' if self.counts else ';'} {what} {self.residual:.4g}"
+        residual = "" if math.isnan(self.residual) else f"; {what} {self.residual:.4g}"
         lines = [self.title, f"target: {self.target}{scale}{residual}", ""]
         lines.append(f"{'':{width}}  {'estimate':>10}  {'std. err.':>10}  {'95 % interval':^23}  {'users vary by':>13}")
         rows = zip(self.names, self.estimates, self.errors, self.intervals, self.spreads, strict=True)
         for name, estimate, error, (low, high), spread in rows:
             interval = f"[{low:>10.4g}, {high:>10.4g}]"
             lines.append(f"{name:{width}}  {estimate:>10.4g}  {error:>10.4g}  {interval:^23}  {spread:>13.4g}")
-        lines += ["", "users vary by: one standard deviation; of the intercept, in a typical row"]
+        lines += ["", "users vary by: standard deviation between users (intercept: in a typical row)"]
         if self.left_out:
             lines += ["", f"left out (no scale, or no second frequent level, was found): {', '.join(self.left_out)}"]
         if self.warning:

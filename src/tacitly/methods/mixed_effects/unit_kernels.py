@@ -1,8 +1,8 @@
 """Compiled forms of the queries about units: cosines and sines of cells, averaged over each user's rows.
 
 The definitions are in :mod:`~tacitly.methods.mixed_effects.unit_queries`. A user's cells are copied in double precision
-and evaluated eight at a time: columns side by side, or the targets of eight rows. No register has cells of two users,
-so a user's numbers depend on that user's rows alone, to the last bit. (Numba caches compiled code and checks for
+and evaluated eight at a time: columns side by side, or the targets of eight rows. No register contains cells of two
+users, so a user's numbers depend on that user's rows only, to the last bit. (Numba caches compiled code and checks for
 changes in this file only: after a change in ``tacitly.simd``, delete the cache.)
 """
 

@@ -1,7 +1,7 @@
-"""What users are asked about the units of columns: points on circles, bounded whatever the rows are.
+"""Queries about the units of columns: values are mapped to points on circles, which are bounded for any data.
 
-One user's point has norm at most 1 per column, and columns are weighted by public weights ω, so a contribution has norm
-at most ‖ω‖: sensitivity ‖ω‖ (zero-out), 2‖ω‖ (replace-one), one Gaussian event per release.
+One user's point has norm at most 1 per column, and columns are weighted by public weights ω. So a contribution has norm
+at most ‖ω‖: the sensitivity is ‖ω‖ (zero-out) or 2‖ω‖ (replace-one), with one Gaussian event per release.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _OCTAVES = 2200.0  # more than any two floating-point numbers are apart
 
 @dataclass(frozen=True)
 class Magnitudes(BatchQuery):
-    """Orders of magnitude of the columns in use (features, then the target), and which are all 0 or 1.
+    """Orders of magnitude of the columns in use (features, then the target), and flags for columns of 0 and 1 only.
 
-    A column's point is the mean, over its values that are not zero, of log₂|x| − ``octaves`` on a circle on which
-    ±``reach`` octaves fit: a mean of unit vectors. A feature whose values are all 0 or 1 sends a flag of 1 instead.
+    Each nonzero value x of a column is mapped to a unit vector: log₂|x| − ``octaves`` on a circle that covers
+    ±``reach`` octaves. The column's point is the mean of these vectors. A feature whose values are all 0 or 1 sends a
+    flag of 1 instead.
     """
 
     used: Array  # 1 for a column whose units are to be found, else 0
@@ -82,7 +83,7 @@ class Magnitudes(BatchQuery):
 
 @dataclass(frozen=True)
 class Angles(BatchQuery):
-    """Mean points of (x − center)/period on the circle, over the cells that are there, for columns still looked at."""
+    """Mean points of (x − center)/period on the circle, over cells that are not missing, for the columns in use."""
 
     used: Array
     center: Array

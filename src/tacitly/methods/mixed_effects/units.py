@@ -1,17 +1,17 @@
-"""Centers and scales of all columns, learned privately from nothing: no range is assumed, any unit will do.
+"""Learn centers and scales of all columns privately, without any assumption about ranges or units.
 
-Indicators need nothing. A feature with a declared range needs step 2 only, which begins with a period as wide as the
-range: people declare what is possible, ages from 0 to 120, and not where most values are. For the others, and for the
-target:
+Indicators need no units. A feature with a declared range needs step 2 only, which starts with a period as wide as the
+range, because people declare which values are possible (ages from 0 to 120) and not where most values are. For the
+other features, and for the target:
 
-1. :class:`Magnitudes`, twice: the typical log₂|x| of a column, first on a circle of 60 octaves, then, around what that
-   showed, on one of 16. That costs a seventh of one look that is as precise.
+1. :class:`Magnitudes`, twice: the typical log₂|x| of a column, first on a circle of 60 octaves, then on a circle of 16
+   octaves around the first estimate. This costs a seventh of a single release with the same precision.
 2. :class:`Angles`, several times: each user's mean of exp(iπ(x − c)/M), with a period M from the magnitude. If a
-   column's spread is far below M, the point's length is near one, its direction shows the center, and the next release
-   looks closer, with a seventh of M. So a year, 2,010 ± 5, is found in five steps.
+   column's spread is far below M, the length of the point is near one, its direction shows the center, and the next
+   release uses a smaller period, about M/7. So a year, 2,010 ± 5, is found in five steps.
 
-What the releases of :class:`Angles` say together is weighed by Bayes' rule on a grid of spreads (:class:`_Spreads`): a
-single noisy length decides nothing that later ones could correct. Everything here but the queries is post-processing.
+All releases of :class:`Angles` are combined by Bayes' rule on a grid of spreads (:class:`_Spreads`), so that no
+decision depends on a single noisy length. Everything in this module except the queries is post-processing.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _Columns = npt.NDArray[np.bool_]  # which columns
 def phases(n_users: int, unknown: int, sigma: float, ranged: int = 0) -> list[Phase]:
     """Return the releases for ``unknown`` columns, the target included, and for ``ranged`` features.
 
-    ``sigma`` is the noise of one release of it all. Their share of the budget grows where users are few and columns
-    many; features with a range are seen in fewer looks, and count half.
+    ``sigma`` is the noise of a single release with the whole budget. The share of the budget grows with few users and
+    many columns; features with a range need fewer releases, and count half.
     """
     if not unknown and not ranged:
         return []
@@ -68,12 +68,11 @@ def phases(n_users: int, unknown: int, sigma: float, ranged: int = 0) -> list[Ph
 def learn_units(
     federation: Federation, plan: Plan, bounds: tuple[tuple[float, float] | None, ...], texts: tuple[int, ...] = ()
 ) -> Coordinates:
-    """Return public units: from ``bounds`` (features, then the target) where they are known, else released.
+    """Return public units: from ``bounds`` (features, then the target) if they are known, else from releases.
 
-    ``texts`` has, for each feature, the number of its text column from 1, or 0: of the indicators of text columns those
-    are kept whose released share stands out of the noise and is at least one in fifty.
-    A feature whose scale is not found gets a gain of zero, which leaves it out. ``spread`` is zero if the target's is
-    not.
+    ``texts`` has, for each feature, the number of its text column from 1, or 0. Indicators of text columns are kept if
+    their released share exceeds the noise and is at least one in fifty. A feature whose scale is not found gets a gain
+    of zero, which leaves it out. ``spread`` is zero if the target's scale is not found.
     """
     center, scale = np.zeros(len(bounds)), np.ones(len(bounds))
     used, ranged = np.array([known is None for known in bounds]), in_range(bounds)

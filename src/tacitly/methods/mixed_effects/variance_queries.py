@@ -1,12 +1,12 @@
-"""What users send about how much they differ: variances and covariance of their weights, and the noise of their rows.
+"""Queries about differences between users: variances and covariance of their weights, and the noise of their rows.
 
 Adjacency, sensitivity, event and notation are those of :mod:`~tacitly.methods.mixed_effects.queries`: E[u uᵀ] = J if
 the prior is right.
 
-* :class:`WithinVariance` starts the noise level, before there is a prior.
+* :class:`WithinVariance` gives the initial noise variance, before there is a prior.
 * :class:`LogVariances` and :class:`Variances` compare ‖u‖² with tr J for groups of coordinates, and residuals with
-  their degrees of freedom: first on a logarithmic scale, from any distance, then finely.
-* :class:`Spread` is u uᵀ − J, the direction in which the whole covariance should change.
+  their degrees of freedom: first on a logarithmic scale, which works for any initial value, then with higher precision.
+* :class:`Spread` is u uᵀ − J, the direction of the update of the whole covariance.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CAPPED = np.array(
 
 @dataclass(frozen=True)
 class WithinVariance(BatchQuery):
-    """The variance of a user's own targets; its typical size starts the noise level. Zero from a single row."""
+    """The variance of a user's own targets, for the initial noise variance. Zero for a single row."""
 
     coordinates_of: Coordinates
 
@@ -181,7 +181,7 @@ class Variances(_GroupQuery):
 
 @dataclass(frozen=True)
 class Spread(PriorQuery):
-    """u uᵀ − J: how a user's posterior differs from what the prior expects."""
+    """u uᵀ − J: the difference between a user's posterior and what the prior expects."""
 
     @property
     def coordinates(self) -> int:
@@ -208,7 +208,7 @@ class Spread(PriorQuery):
 
 @dataclass(frozen=True)
 class MeasuredSpread(PriorQuery):
-    """The spread, clipped to ``clip``, with squares of J's diagonal under the same factor: how sensitive it is."""
+    """The spread, clipped to ``clip``, and squares of J's diagonal times the same factor, which give its slope."""
 
     clip: float
 

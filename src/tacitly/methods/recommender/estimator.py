@@ -77,27 +77,28 @@ class _LearnedRecommender:
 class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
     """Recommend items from ratings or plays, learned under user-level differential privacy.
 
-    Learned privately and published: how good and how popular items are, item factors (as many as the number of users
-    supports), and a prior of users' tastes. Personal, computed by each user at no privacy cost: the user's level,
-    weights on features and factors of items, and taste. Which items a user rated is as private as the ratings.
+    The public part is learned privately and published: how good and how popular items are, item factors (as many as
+    the number of users supports), and a prior of users' tastes. The personal part is computed by each user at no
+    privacy cost: the user's level, weights on features and factors of items, and taste. Which items a user rated is as
+    private as the ratings.
 
     Parameters
     ----------
     epsilon, delta, adjacency
         The privacy budget for everything that is released, together; as for :class:`~tacitly.PrivateFedRep`.
     items
-        The catalogue: ids of all items that can be recommended, numbers or text. Public. Ratings of other items are
-        left out.
+        The public catalogue: ids of all items that can be recommended, numbers or text. Ratings of other items are left
+        out.
     item_features
-        Public features of items, one row per item of ``items``: genres, year. Optional; they help where items have
-        few ratings.
+        Public features of items, such as genres or year: one row per item of ``items``. Optional; they help if items
+        have few ratings.
     rating_range
-        The lowest and the highest rating, public. Ratings outside are brought inside. Not needed for plays.
+        The lowest and the highest possible rating; public. Ratings outside are clipped to it. Not needed for plays.
     rank
-        Number of item factors: "auto" for as many as the budget supports, or the most that are wanted.
+        Maximum number of item factors; "auto" for as many as the budget supports.
     noise, noise_seed, ledger, run, threads, engine
-        As for :class:`~tacitly.PrivateFedRep`. Users behind an engine have the item's position in ``items``, from 0, in
-        their first column.
+        As for :class:`~tacitly.PrivateFedRep`. With an engine, the first column of the rows holds the item's position
+        in ``items``, from 0.
 
     Attributes
     ----------

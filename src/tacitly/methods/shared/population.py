@@ -194,11 +194,11 @@ def in_raw_units(units: Coordinates, prior: Prior) -> HeadPrior:
 def too_few_users(n_users: int, n_features: int, rank: int, budget: Budget, *, intercept: bool) -> str:
     """Return the warning for a prior of heads that the noise hides, with the number of users that would do."""
     needed = _users_needed(n_users, n_features, rank, budget, intercept)
-    would_do = f"About {needed:,} users would do at" if needed > n_users else "More users would help, or more than"
+    enough = f"About {needed:,} users are enough at" if needed > n_users else "More users would help, or more than"
     return (
-        f"the privacy noise hides how users' heads are spread: every user falls back on their own rows, and users "
-        f"without rows have no prediction. {would_do} epsilon = {budget.epsilon:g}. Found {n_users:,}. A lower rank or "
-        "a larger epsilon helps too."
+        f"the privacy noise hides the distribution of heads: every user falls back on their own rows, and users "
+        f"without rows have no prediction. {enough} epsilon = {budget.epsilon:g}. Found {n_users:,}. A lower rank or "
+        "a larger epsilon also helps."
     )
 
 

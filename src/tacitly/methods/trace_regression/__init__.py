@@ -26,7 +26,7 @@ def _small(n_features: int, rank: int, words: Parameters) -> Parameters:
 
 def _of_rows(name: str, parameters: Parameters, **kind: Any) -> Trial:
     """Return a trial whose unit of privacy is the row, which nodes that add noise refuse."""
-    return Trial(name, parameters, rows=True, refused="guard whole users", **kind)
+    return Trial(name, parameters, rows=True, refused="protect whole users", **kind)
 
 
 METHOD = Method(

@@ -63,38 +63,41 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     Parameters
     ----------
     rank
-        Rank of M, or "auto": as many directions, up to ten, as stand out of the noise (of privacy and of sampling) in
-        the start. Not in paper mode.
+        Rank of M, or "auto": the number of directions, up to ten, that exceed the noise (of privacy and of sampling)
+        in the first release. "auto" is not available in paper mode.
     mode
-        ``"auto"``: sound. ``"paper"``: the paper's algorithms with ``sensitivities`` as inputs, not certified.
+        ``"auto"``: the sound algorithm. ``"paper"``: the paper's algorithms with ``sensitivities`` as inputs, not
+        certified.
     random_state
-        Seeds public randomness only: where the power method starts (and, in paper mode, its noise).
+        Seeds public randomness only: the start of the power method (and, in paper mode, its noise).
     unit
-        ``"observation"`` or ``"user"``: whose data are protected.
+        The unit of privacy: ``"observation"`` or ``"user"``.
     privacy
-        ``"full"``: X and y. ``"labels"``: y alone; X is then public, and the design costs nothing.
+        ``"full"``: X and y are private. ``"labels"``: only y is private; X is public, and the design costs no budget.
     design
         ``"dense"``: X is (n, d1, d2). ``"entries"``: rows (i, j), matrix completion. ``"tasks"``: rows (task,
         features). ``"rank-one"``: rows (a, b), X = a bᵀ. Positions count from 0. A row with a position out of range
-        adds nothing, without an error: which rows those are is private.
+        contributes zero and raises no error, because which rows these are is private.
     shape
-        (d1, d2): public, so it must be given, except where dense matrices show it.
+        (d1, d2). It is public and must be given, except for dense designs, whose matrices show it.
     covariance
         Known covariance Λ of the design: (d1, d2) variances of the entries, or the whole (d1·d2)² matrix; or one of
-        either per observation, (n, …), in the order of X, not in paper mode. Public: never computed from X. None: the
-        energy of rows and columns is released privately, paid from the budget. For dense designs and unit observation.
+        either per observation, (n, …), in the order of X (not in paper mode). It is public and never computed from X.
+        None: the energy of rows and columns is released privately, paid from the budget. For dense designs with unit
+        observation.
     center
-        The origin of X. ``"auto"``: its mean, where that matters; released privately and paid from the budget, unless X
-        is public. For tasks and rank-one designs, features with a mean are whitened instead; for entries, level, row
-        and column effects of the labels are released. (d1, d2) numbers: a known mean of dense X. None: zero. Not with a
-        covariance, for unit observation only.
+        The origin of X, for unit observation and without a covariance. ``"auto"``: the mean of X, if it matters;
+        released privately and paid from the budget, unless X is public. For tasks and rank-one designs, features with a
+        mean are whitened instead; for entries, level, row and column effects of the labels are released. (d1, d2)
+        numbers: a known mean of dense X. None: zero.
     max_observations
-        For unit user: the most observations per user, evenly spaced; None for all (the clip bounds them anyway).
+        For unit user: the maximum number of observations per user, evenly spaced; None for all (clipping bounds their
+        effect in any case).
     steps
-        Number of noisy gradient steps. None: 32, or fewer (8 at least) where the budget and the number of observations
-        are too small for so many; 300 without noise.
+        Number of noisy gradient steps. None: 32, or fewer (at least 8) if the budget and the number of observations are
+        too small for that many; 300 without noise.
     start
-        ``"one-shot"``, ``"power"`` or ``"auto"``: by predicted error.
+        ``"one-shot"``, ``"power"``, or ``"auto"``: the one with the smaller predicted error.
     sensitivities
         Δ⁽¹⁾, Δ⁽²⁾ and Δ_l of paper mode; see :func:`tacitly.theory.paper_sensitivities`.
     epsilon, delta, adjacency, noise, noise_seed, ledger, run, threads, engine
@@ -103,9 +106,9 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
     Attributes
     ----------
     left_, singular_values_, right_ : M = left_ · diag(singular_values_) · right_ᵀ; public
-    row_effects_, column_effects_ : of matrix completion, where labels have a level; the rows' contain it; else zero
+    row_effects_, column_effects_ : of matrix completion, if labels have a level; row effects contain it. Else zero
     coef_ : M, (d1, d2), effects included
-    intercept_ : added to ⟨X, M⟩ in predictions: 0, except where X was centred
+    intercept_ : added to ⟨X, M⟩ in predictions; 0 unless X was centred
     certificate_ : what was released and what it costs
 
     Examples

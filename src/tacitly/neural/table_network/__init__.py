@@ -53,7 +53,7 @@ def small_network(**settings: Any) -> dict[str, Any]:
 METHOD = Method(
     estimator="estimator:TableNetwork",
     name="networks",
-    data="numbers or pixels by user, and a class or number that is not linear in them",
+    data="a table of numbers or pixels, and a class or number that is not linear in them",
     result="a shared network, one personal head per user",
     page="centaur.md#from-the-command-line",
     options=(
