@@ -76,7 +76,7 @@ def epsilon(certificate: Certificate) -> str:
     heads = ("neighbours", "ε", "factor", "best guess right", "μ", "ρ")
     body = paragraph(words) + table(heads, rows, f"At δ = {certificate.delta:g}")
     body += paragraph(
-        "As a rule of thumb: below 1 is strong, up to about 3 is common in practice, and above 8 little is promised in "
+        "As a rule of thumb: up to 1 is strong, 1 to 4 is common in practice, and above 8 little is promised in "
         "the worst case. ε is an upper bound on what can be learned, not a measure of what was learned."
     )
     return body + "<h3>Everything on this account</h3>" + _account(certificate)

@@ -235,7 +235,7 @@ class _Learner:
         return Prior(mean.reshape(self.prior.mean.shape), np.diag(own), _NOISE, self.loss)
 
     def other_law(self) -> float:
-        """Return the share of users who follow the other law, beside the prior that users will have at home."""
+        """Return the share of users who follow the second distribution; 0 for several classes."""
         if self.classes > 1:
             return 0.0
         query = OtherLaw(self.units, self.prior.doubted(self.covariance()))
