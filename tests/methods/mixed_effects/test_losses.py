@@ -20,6 +20,7 @@ from tacitly.baselines.mixed_loss_model import MixedLossModel
 from tacitly.data.validation import DataError
 from tacitly.federation.wire import decode, encode
 from tacitly.methods.mixed_effects import loss_algorithm, propagation
+from tacitly.methods.mixed_effects.corrected_variance import corrected_log
 from tacitly.methods.mixed_effects.likelihoods import class_probabilities, mean_response, propagated
 from tacitly.methods.mixed_effects.loss_heads import LossPosteriorHeads, by_evidence, mixed_posteriors
 from tacitly.methods.mixed_effects.loss_queries import (
@@ -469,7 +470,7 @@ def test_standard_errors_include_what_is_not_known_about_the_variances(loss: str
 
 def test_noise_without_information_leaves_a_variance_where_it_is() -> None:
     """Gains of users with two yes-or-no rows and like slopes: taken for reliable, they doubled variances."""
-    best, unknown = loss_algorithm.best_log(np.array([0.0023, -0.0142]), 1e-6, np.log([0.25, 4.0]), 1.0, 3)
+    best, unknown = corrected_log(np.array([0.0023, -0.0142]), 1e-6, np.log([0.25, 4.0]), 1.0, 3)
     assert best < 0.1
     assert unknown > 0.3
 
