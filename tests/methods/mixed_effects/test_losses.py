@@ -110,6 +110,14 @@ def test_absurd_rows_send_something_finite_within_the_bound(name: str) -> None:
     assert 0.999 * bound < np.linalg.norm(clipped(query, (X, y), bound)) <= bound
 
 
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_user_without_a_usable_target_sends_nothing(name: str) -> None:
+    """Such users stay on the roster; for several classes their level was that of somebody with none of them."""
+    with np.errstate(all="ignore"):
+        for rows in (1, 3):
+            np.testing.assert_array_equal(QUERIES[name].contribution(np.zeros((rows, D)), np.full(rows, np.nan)), 0.0)
+
+
 @pytest.mark.parametrize("name", ["two classes, measured score", "three classes, spread", "counts, sizes", *EVIDENCES])
 def test_neighbours_are_within_the_bound_and_a_canary_attains_it(name: str) -> None:
     query = QUERIES[name]

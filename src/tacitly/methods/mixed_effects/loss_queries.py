@@ -68,7 +68,7 @@ class Level(BatchQuery):
         """Return one point per user and class."""
         targets = np.asarray(y, dtype=np.float64)
         if self.classes > 1:
-            values = (targets[:, None] == np.arange(self.classes)).astype(np.float64)
+            values = np.where(np.isfinite(targets)[:, None], targets[:, None] == np.arange(self.classes), np.nan)
         else:
             values = targets[:, None]
         rows = np.diff(offsets).astype(np.float64)[:, None]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array, Rows, check_shape
+from tacitly.arrays import Array, Rows, check_shape, row_products, rows_times
 
 MOST_ROWS = 1 << 28
 """Most rows, and most columns, of a matrix: limits the memory that a message from the network can claim."""
@@ -66,16 +66,17 @@ class Design:
         return rows
 
     def fitted(self, X: Rows, left: Array, right: Array) -> Array:
-        """Return ⟨X, left·rightᵀ⟩ of every row; NaN for a position out of range.
+        """Return ⟨X, left·rightᵀ⟩ of every row, from that row alone to the last bit; NaN for a position out of range.
 
         >>> Design("entries", 2, 2).fitted(np.array([[0.0, 1.0]]), np.array([[2.0], [3.0]]), np.array([[5.0], [7.0]]))
         array([14.])
         """
         if self.kind == "dense":
-            return np.asarray(X @ (left @ right.T).ravel(), dtype=np.float64)
+            rows = np.ascontiguousarray(X, dtype=np.float64)
+            return np.asarray(np.einsum("ij,j->i", rows, (left @ right.T).ravel()))
         split = 1 if self.hot[0] else self.d1
         a, b = X[:, :split], X[:, split:]
-        return np.asarray(np.einsum("ij,ij->i", _times(a, left, self.hot[0]), _times(b, right, self.hot[1])))
+        return row_products(_times(a, left, self.hot[0]), _times(b, right, self.hot[1]))
 
     def known(self, X: Rows) -> npt.NDArray[np.bool_]:
         """Return which rows have positions that are integers in range.
@@ -171,7 +172,7 @@ def _weighted(squares: Squares, other: Squares) -> Array:
 
 def _times(part: Rows, factor: Array, hot: bool) -> Array:
     if not hot:
-        return np.asarray(part @ factor, dtype=np.float64)
+        return rows_times(part, factor)
     with np.errstate(all="ignore"):
         place = part[:, 0]
         known = (place >= 0) & (place < len(factor)) & (place == np.floor(place))
