@@ -9,7 +9,7 @@ Releases: :class:`~tacitly.methods.shared.whitening.FeatureMoment`,
 :class:`~tacitly.methods.shared.direction_votes.DirectionVote`, two
 :class:`~tacitly.methods.shared.typical_norm.TypicalNorm`, which are the scales c_A and c_b, and one
 :class:`~tacitly.methods.altmin.queries.NormalEquations` per round: clip 1, sensitivity 1 (zero-out), 2 (replace-one).
-If the noise hides a scale, the releases of the rounds are noise too, and the basis remains that of the users' votes. The
+If the noise hides a scale, the releases of the rounds are noise too, and the basis remains that of users' votes. The
 statistic does not decrease as the basis improves, so its noise does not either. This is the difference to Private
 FedRep.
 """
