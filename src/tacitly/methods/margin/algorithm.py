@@ -3,7 +3,7 @@
 Algorithm 3 of Private FedRep (Snedeker et al. 2025), made runnable.
 
 1. Rows are projected by a public matrix of random signs to k' dimensions (:func:`sign_matrix`). Inner products, and so
-   margins, are preserved if k' is that of Lemma 15 (:func:`target_dimension`), whatever the number of features.
+   margins, are preserved if k' is that of Lemma 15 (:func:`target_dimension`), for any number of features.
 2. Candidates for the basis in k' dimensions are scored by all users' margin losses
    (:class:`~tacitly.methods.margin.queries.MarginLosses`: sensitivity 1), and permute-and-flip selects one: pure ε.
 3. The selected basis is mapped back, U = MᵀŨ, and heads are fitted locally.

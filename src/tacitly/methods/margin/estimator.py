@@ -59,7 +59,7 @@ class MarginClassifier(SharedBasisModel):
     fit_intercept
         Whether every user has an intercept; margins are then measured around the user's own mean.
     rank, epsilon, adjacency, noise, noise_seed, ledger, run, threads, engine
-        As for :class:`~tacitly.PrivateFedRep`. (Choices are always drawn exactly, whatever ``noise`` is.)
+        As for :class:`~tacitly.PrivateFedRep`. (Choices are always drawn exactly, for any ``noise``.)
 
     Attributes
     ----------

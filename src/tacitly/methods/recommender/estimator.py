@@ -392,7 +392,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return heads
 
     def _newcomer(self, ratings: Mapping[Any, float] | Iterable[Any]) -> tuple[npt.NDArray[np.int64], Array]:
-        """Return the items that somebody rated, and their head."""
+        """Return the items that a new user rated, and this user's head."""
         self._check_fitted()
         if isinstance(ratings, Mapping):
             items, values = list(ratings), np.array(list(ratings.values()), dtype=np.float64)

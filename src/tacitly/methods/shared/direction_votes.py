@@ -8,7 +8,7 @@ Private FedRep, CENTAUR (``start="votes"``), AMHT-LRS, private alternating minim
 ``gradient`` mode.
 
 Releases :class:`DirectionVote` and, for classes and counts, :class:`ClassVote`. Unit: the user. User i contributes aaᵀ
-with ‖a‖ = 1 (or zero), whatever the rows, so there is no clip to choose; a :class:`ClassVote` is a mean of such
+with ‖a‖ = 1 (or zero) for any rows, so there is no clipping bound to choose. A :class:`ClassVote` is a mean of such
 projectors, of norm at most 1. Sensitivity 1 (zero-out); √2 (replace-one: two contributions are positive semi-definite,
 so ⟨P, Q⟩ ≥ 0 and ‖P − Q‖² ≤ 2). One Gaussian event.
 """
