@@ -36,7 +36,10 @@ TRUST = {
     "central": "central: the process that adds the noise sees clipped contributions; all others see releases only.",
     "local": "local: every user adds the noise to its own message; nobody sees a contribution without noise.",
 }
-ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
+ROW_NOTE = (
+    "the unit is one row: a user with several rows is protected less (the number of rows, and each user's number of "
+    "rows, are public)"
+)
 
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 

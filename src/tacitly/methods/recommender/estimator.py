@@ -30,14 +30,14 @@ from tacitly.privacy.certificate import shown
 from tacitly.privacy.guarantee import Budget
 
 TRUST = (
-    "central: whoever runs this process holds the ratings, adds the noise and keeps the personal models; everybody "
-    "else sees the billboard only, and a user their own recommendations (joint differential privacy)."
+    "central: whoever runs this process holds the ratings, adds the noise and keeps the personal models; all others "
+    "see the billboard only, and each user their own recommendations (joint differential privacy)."
 )
 FREE_HEADS = (
-    "predictions and recommendations for a user cost nothing: they are computed from what is public and that user's "
-    "own ratings, and are not released to anybody else"
+    "predictions and recommendations for a user cost no privacy: they are computed from public data and that user's "
+    "own ratings, and are not released to others"
 )
-GIVEN = "the catalogue: ids and features of items, and the range of ratings, which are given and taken as public"
+GIVEN = "the catalogue (ids and features of items) and the range of ratings, which are given and assumed to be public"
 
 _CELLS = 1 << 22  # number of scores held in memory at once
 

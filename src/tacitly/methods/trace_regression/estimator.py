@@ -39,7 +39,10 @@ from tacitly.privacy.guarantee import Budget, Unit
 
 TRUST = "central: the process that adds the noise sees clipped contributions; all others see releases only."
 NOTES = {
-    Unit.ROW: "the unit is one observation: who has several is protected less (the number of observations is public)",
+    Unit.ROW: (
+        "the unit is one observation: a person with several observations is protected less (the number of observations "
+        "is public)"
+    ),
     Unit.LABEL: (
         "the unit is one label: covariates X are public and shared by neighbouring data sets; who takes part, and with "
         "which X, is not protected"
