@@ -33,7 +33,7 @@ TABLES = (  # of FedPower: every printed cell of the sets that are here
         ("inf", "100", "10", "1", "0.1"),
     ),
 )
-HEADER = """# What of the five papers is here, and does it give their numbers?
+HEADER = """# Which parts of the five papers are implemented, and do they reproduce the printed numbers?
 
 {summary}
 Each row below is an algorithm, option, baseline, table, figure or theorem of a paper, with
@@ -42,16 +42,16 @@ Each row below is an algorithm, option, baseline, table, figure or theorem of a 
 * **status**: *works*, *partly* or *not reproduced*, with the reason, or with what differs from the paper;
 * **printed**: what the paper says. A figure without numbers in the text has none;
 * **ours**: what we measured, from `benchmarks/results` ([when and how](#when-and-where-were-these-numbers-measured)).
-  Only runs on the paper's own data, or on data drawn as the paper draws them, stand beside a printed number.
+  Printed numbers are compared only with runs on the paper's own data, or on data drawn as the paper draws them.
 
 *As printed* means the paper's algorithm with its own constants (`mode="paper"`). *Sound* means a version whose ε is
-proved and certified. [Attacks](audit.md#flaws-of-the-papers-caught) show what the printed privacy claims are worth.
+proved and certified. [Attacks](audit.md#flaws-of-the-papers-caught) test the printed privacy claims.
 
-Made by `make generated` from [`benchmarks/papers/items.toml`](../benchmarks/papers/items.toml).
+`make generated` writes this page from [`benchmarks/papers/items.toml`](../benchmarks/papers/items.toml).
 """
 
 
-THEORY = """## How many users and rows do I need, and what are the theorems worth?
+THEORY = """## How many users and rows do I need, and how good are the theorems?
 
 ```python
 import tacitly
@@ -60,29 +60,29 @@ need = tacitly.theory.how_many("private_fedrep", error=0.1, epsilon=1.0, feature
 need.users, need.rows, need.decided_by  # 374, 80, 'privacy'
 ```
 
-`tacitly.theory` has a module for every paper. Constants that the papers leave unnamed are arguments, 1 by default, so
-numbers say how an error moves with n, d and ε, not how large it is. Drawn beside measured errors:
+`tacitly.theory` has a module for every paper. Constants that the papers do not specify are arguments, 1 by default. So
+the numbers show how an error depends on n, d and ε, not how large it is. The figure compares them with measured errors:
 
 ![theorems and measured errors](images/theory.png)
 
 {table}
 
-With constant 1 sampling decides in Theorem 10; what is measured is noise, whose clip, rounds and log(1/δ) the Õ hides.
-CENTAUR's theorem is about the printed algorithm, whose clip stays the same, and that one is drawn: ours falls faster,
-because its clips shrink with the gradients. FedPower's error stops falling where the server's noise, which is the same
-at every ε₁, is all that is left."""
+With constant 1, the sampling term dominates Theorem 10. The measured error is due to noise; the Õ hides its clipping
+bound, rounds and log(1/δ). CENTAUR's theorem is about the printed algorithm, whose clipping bound is fixed, and the
+figure shows this algorithm. Our error decreases faster, because our bounds decrease with the gradients. FedPower's
+error stops decreasing when only the server's noise is left, which is the same at every ε₁."""
 
 
 RUN = """## When and where were these numbers measured?
 
-Every file of results is written by one command. `make benchmarks` runs those that need no GPU, `make bench-gpu` the
-others. Where the code has changed since, the last column says what changed.
+Every file of results is written by one command. `make benchmarks` runs the commands that need no GPU, `make bench-gpu`
+the others. If the code has changed since, the last column says what changed.
 
 {table}"""
 SINCE = {  # what changed in the measured code after these results; remove a line when its results are made again
-    "centaur": "a row is left out with all its views when heads are shrunk; how `clip='auto'` finds a clip",
-    "centaur_rounds": "how `clip='auto'` finds a clip",
-    "centaur_starts": "how `clip='auto'` finds a clip",
+    "centaur": "a row is left out with all its views when heads are shrunk; how `clip='auto'` finds a bound",
+    "centaur_rounds": "how `clip='auto'` finds a bound",
+    "centaur_starts": "how `clip='auto'` finds a bound",
 }
 
 
@@ -169,7 +169,7 @@ def text() -> str:
         parts.append(title + "\n".join(lines))
     summary = (
         f"Of {sum(counts.values())} items of five papers {counts['works']} work, {counts['partly']} work in part, and "
-        f"{counts[STATUS[2]]} are not reproduced, mostly because the data cannot be had."
+        f"{counts[STATUS[2]]} are not reproduced, mostly because we do not have the data."
     )
     parts.append(THEORY.format(table=(RESULTS / "theory.md").read_text(encoding="utf-8").strip()))
     parts.append(RUN.format(table=runs()))

@@ -1,4 +1,4 @@
-"""Private alternating minimisation (Jain et al. 2021): a shared basis by noisy normal equations; to compare with."""
+"""Private alternating minimisation (Jain et al. 2021): a shared basis by noisy normal equations; for comparison."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ METHOD = Method(
     data="the same as for `PrivateFedRep`, as a baseline",
     result="a shared basis by alternating minimisation",
     page="private-fedrep.md",
-    simulated=lambda shape: "it is there to compare with, and has no intercepts",
+    simulated=lambda shape: "it is a baseline for comparison, and has no intercepts",
     trials=(Trial("altmin", {"rank": 2}, tolerance=1e-7, adaptive=True),),
     audits=(AuditTrial("altmin", {"rank": 1}, depth="brief", title="PrivateAltMin"),),
 )

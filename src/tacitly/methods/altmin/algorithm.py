@@ -9,8 +9,8 @@ Releases: :class:`~tacitly.methods.shared.whitening.FeatureMoment`,
 :class:`~tacitly.methods.shared.direction_votes.DirectionVote`, two
 :class:`~tacitly.methods.shared.typical_norm.TypicalNorm`, which are the scales c_A and c_b, and one
 :class:`~tacitly.methods.altmin.queries.NormalEquations` per round: clip 1, sensitivity 1 (zero-out), 2 (replace-one).
-Where the noise hides a scale, what the rounds release is noise too, and the basis stays the one that users voted for.
-The statistic does not shrink as the basis improves, so neither does its noise: that is the difference to Private
+If the noise hides a scale, the releases of the rounds are noise too, and the basis remains that of users' votes. The
+statistic does not decrease as the basis improves, so its noise does not either. This is the difference to Private
 FedRep.
 """
 
@@ -55,7 +55,7 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | st
     )
     event = plan.event("rounds", clip=1.0)
     for number in range(settings.rounds):
-        # √2 on both scales: where each is typical, the joint norm is one.
+        # √2 on both scales: if both parts have typical size, the joint norm is one.
         query = NormalEquations(basis, whitening, math.sqrt(2.0) * gram.size, math.sqrt(2.0) * right.size)
         released = federation.release(query, event, f"normal equations {number + 1}")
         if gram.found and right.found:

@@ -3,8 +3,8 @@
 Release :class:`NormalEquations`. Unit: the user. With ``parts="both"`` a contribution is one vector (A/c_A, b/c_b),
 clipped as a whole to norm 1. It is a function of one user's rows and of public fields, so zero-out moves the sum by at
 most 1, replace-one by at most 2 (b can point either way). One Gaussian event per round. One weight per user on both
-sides of the equations reweights users and does not bias the solution. With one part alone it is only measured, by
-:class:`~tacitly.methods.shared.typical_norm.TypicalNorm`.
+sides of the equations reweights users and does not bias the solution. A query with one part alone is not released; its
+norm is measured by :class:`~tacitly.methods.shared.typical_norm.TypicalNorm`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tacitly.methods.shared.whitening import Whitening
 from tacitly.simd.lazy_njit import few
 
 REACH, SURE = 60.0, 20.0
-"""Octaves around one in which scales of equations are looked for: they go with the squares of targets. And how many
-standard deviations of the noise what is found must stand out: it is then known to an octave, REACH/(π·SURE)."""
+"""REACH: octaves around one in which scales of equations are searched; they are proportional to squares of targets.
+SURE: noise standard deviations that a scale must exceed; it is then known to an octave, REACH/(π·SURE)."""
 
 _TOGETHER, _CELLS = 64, 1 << 18  # users whose second moments are held at once, and cells of their rows
-# Norms of second moments below which they have lost digits to underflow, and above which a clip over the norm has.
+# Second moments with a smaller norm have lost digits to underflow; with a larger norm, the bound divided by it has.
 _LEAST_SPREAD, _MOST_SPREAD = 1e-280, 1e240
 
 
@@ -108,7 +108,7 @@ class NormalEquations(Query):
     def _factors(self, X: Rows, y: Rows, offsets: Offsets) -> Iterator[tuple[Offsets, _Factors]]:
         """Yield positions and factors of users who have the same number of rows, a few at a time.
 
-        Each user's products are matrix products of their own, so no number depends on who is beside them.
+        Each user's products are separate matrix products, so no number depends on the other users.
         """
         whitened, targets = self.whitening.transform(X), y.astype(np.float64)
         heads = self._heads(whitened, targets, offsets)
@@ -122,7 +122,7 @@ class NormalEquations(Query):
                 yield users, self._factors_of(whitened[rows], targets[rows], heads[users])
 
     def form_for(self, n_users: int, n_features: int) -> NormalEquations:
-        """Return the form that sums so many users: public sizes decide."""
+        """Return the form to use for this number of users; it depends on public sizes only."""
         if type(self) is not NormalEquations or not few(n_users, n_features):
             return self
         return _EquationsOfFew(**{field.name: getattr(self, field.name) for field in fields(self)})
@@ -135,7 +135,7 @@ class NormalEquations(Query):
         count = rows.shape[1]
         turned = rows.transpose(0, 2, 1)
         head, size = _units(heads)
-        moment = turned @ rows.copy()  # NumPy takes a slower product where both are the same memory
+        moment = turned @ rows.copy()  # NumPy uses a slower product if both arguments are the same memory
         spread = _norms(moment.reshape(len(moment), -1))
         side, pull = _units((turned @ targets[:, :, None])[:, :, 0])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -158,7 +158,7 @@ class NormalEquations(Query):
 
 @dataclass(frozen=True)
 class _EquationsOfFew(NormalEquations):
-    """The same with heads fitted by array operations, for users so few that compiling would take longer."""
+    """The same with heads fitted by array operations, for few users, for whom compiling would take longer."""
 
     def _heads(self, whitened: Array, targets: Array, offsets: Offsets) -> Array:
         return fit_few_heads(whitened, targets, offsets, self.basis)[:, :-1]
@@ -167,8 +167,8 @@ class _EquationsOfFew(NormalEquations):
 def solve_equations(gram: Array, right: Array, noise: float, rank: int) -> Array:
     """Solve noisy normal equations of a basis in whitened coordinates; ``noise`` is the matrix's entrywise noise.
 
-    With whitened features the matrix is close to H ⊗ I, H the heads' second moment, which it contains d times over. The
-    deviation from that is denoised by its spectrum. Eigenvalues are floored at the noise level.
+    With whitened features the matrix is close to H ⊗ I, where H is the heads' second moment; it contains H d times. The
+    deviation from H ⊗ I is denoised by its spectrum. Eigenvalues are floored at the noise level.
     """
     size = len(gram)
     d = size // rank
@@ -181,7 +181,7 @@ def solve_equations(gram: Array, right: Array, noise: float, rank: int) -> Array
 
 
 def _units(arrays: Array) -> tuple[Array, Array]:
-    """Scale each row to norm one; return them and their norms. Zeros stay zeros; NaN where an entry is not finite."""
+    """Scale each row to norm one; return rows and norms. Zeros stay zeros; NaN if an entry is not finite."""
     norms = norms_of(arrays)
     usable = np.isfinite(norms) & (norms > 0)
     largest = np.where(usable, np.max(np.abs(arrays), axis=1, initial=0.0), 1.0)
@@ -190,7 +190,7 @@ def _units(arrays: Array) -> tuple[Array, Array]:
 
 
 def _norms(rows: Array) -> Array:
-    """Return what :func:`norms_of` does, in one pass over rows whose squares neither overflow nor vanish."""
+    """Return the same as :func:`norms_of`, in one pass over rows whose squares neither overflow nor underflow."""
     squares = np.einsum("ij,ij->i", rows, rows)
     norms: Array = np.sqrt(squares)
     extreme = ~((squares > 1e-200) & (squares < 1e200))

@@ -1,4 +1,4 @@
-"""CENTAUR (Shen et al. 2023): a shared basis from users who take part by a secret coin, one head per user."""
+"""CENTAUR (Shen et al. 2023): a shared basis from secretly sampled users, one head per user."""
 
 from tacitly.methods.options import INTERCEPT, MODE, RANK, ROUNDS, with_target
 from tacitly.methods.registry import AuditTrial, Method, Option, Trial
@@ -13,13 +13,13 @@ METHOD = Method(
             name="sampling_rate",
             kind=float,
             default=1.0,
-            help="Probability with which a user takes part in a release, by a secret coin.",
+            help="Probability with which a user takes part in a release, drawn secretly.",
         ),
         ROUNDS,
         Option(name="start", default="auto", compiles=True, exposed=False),
         MODE,
     ),
-    # Where a power method starts is public, and a resumed run must start at the same place.
+    # The start of a power method is public, and a resumed run must have the same start.
     fixed={"random_state": 0},
     wire=("queries:PowerVote", "as_printed:HeadGradient", "as_printed:PowerStatistic"),
     limits={"node": "`sampling_rate=1` only: nodes see who answers"},

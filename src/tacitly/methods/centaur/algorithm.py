@@ -2,13 +2,13 @@
 
 CENTAUR (Shen et al. 2023), Algorithms 3 to 6. The loop is that of :mod:`tacitly.methods.shared.descent` (a user's
 gradient in the basis is the rank-one matrix g·vᵀ in both papers). Specific to CENTAUR are the private power method,
-several copies of it with a choice among them that costs no privacy, and users who take part by secret coins.
+several copies of it with a choice among them at no privacy cost, and secret sampling of users.
 
 Releases: :class:`~tacitly.methods.shared.whitening.FeatureMoment`; for the start
 :class:`~tacitly.methods.shared.direction_votes.DirectionVote`, or per power step one
 :class:`~tacitly.methods.centaur.queries.PowerVote`; per round one :class:`~tacitly.methods.fedrep.queries.BasisStep`.
 Each has sensitivity 1 under zero-out (√2 or 2 under replace-one, see the queries) and is one Gaussian event,
-Poisson-subsampled where ``sampling_rate`` < 1. Choosing among copies reads released bases only: post-processing
+Poisson-subsampled if ``sampling_rate`` < 1. The choice among copies reads released bases only, so it is post-processing
 (Lemma F.3).
 """
 
@@ -59,9 +59,9 @@ class Settings:
     def chosen_start(self, n_features: int, rank: int | str) -> str:
         """Return the start with the smaller predicted error, from public numbers.
 
-        Both put noise of spectral norm about σ√d on a statistic of norm n. Votes do so once. Power steps share the
-        budget, so their noise is √(steps · copies) times larger, on a statistic that is no stronger. So votes, unless
-        their d(d+1)/2 numbers are too many to draw.
+        Both add noise of spectral norm about σ√d to a statistic of norm n. Votes do so once. Power steps share the
+        budget, so their noise is √(steps · copies) times larger, on a statistic that is no stronger. So the start is by
+        votes, unless their d(d+1)/2 numbers are too many to draw.
         """
         if self.start != "auto":
             return self.start
@@ -121,7 +121,7 @@ def power_start(
 def agreed(candidates: Sequence[Array], accuracy: float = 0.01) -> int:
     """Return the index of the candidate that at least half of all agree with (Algorithm 3, line 5).
 
-    If there is none, that of the candidate with the largest median agreement. The agreement of two bases is the least
+    If there is none, return the candidate with the largest median agreement. The agreement of two bases is the least
     cosine of their principal angles; two bases agree if it is at least 1 − 2·accuracy².
 
     >>> e = np.eye(3)

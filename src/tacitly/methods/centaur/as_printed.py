@@ -1,11 +1,11 @@
 """CENTAUR for linear models as printed (Shen et al. 2023, Algorithms 3 to 5, Theorems 5.1 and 5.2). Not certified.
 
-For comparison. The printed algorithm is followed: y²·xxᵀ power steps on batches, T₀ copies and the choice among them,
-heads and gradients on disjoint batches, plain clips, QR. The theorems leave their constants open; they are 1 here, and
-the population quantities they need (κ, μ, s_k) are settings. Noise is Theorem 5.2's, ε = 2√(T·log(1/δ))/σ, with the
-start taking as much as the loop.
+For comparison. The code follows the printed algorithm: y²·xxᵀ power steps on batches, T₀ copies and the choice among
+them, heads and gradients on disjoint batches, plain clipping, QR. The theorems do not specify their constants; they are
+1 here, and the population quantities they need (κ, μ, s_k) are settings. Noise is that of Theorem 5.2,
+ε = 2√(T·log(1/δ))/σ; the start uses as much of the budget as the loop.
 
-Why it is not certified: that formula drops a term and a factor, and Lemma F.2's sensitivity is right under neither
+Why it is not certified: this formula drops a term and a factor, and Lemma F.2's sensitivity is right under neither
 adjacency. So the true ε exceeds the requested one.
 """
 
@@ -99,7 +99,7 @@ class Settings:
     batch: int = 5
 
     def clips(self, n: int, d: int, k: int) -> tuple[float, float]:
-        """Return the clips of a power step and of a gradient (Lemma F.1, Theorem 5.1)."""
+        """Return the clipping bounds of a power step and of a gradient (Lemma F.1, Theorem 5.1)."""
         log = math.log(n)
         start = (
             self.incoherence**2 * k**1.5 * self.least_strength * math.sqrt(d) * log * (math.sqrt(log) + math.sqrt(k))

@@ -14,7 +14,7 @@ from tacitly.methods.shared.whitening import Whitening
 
 @dataclass(frozen=True)
 class PowerVote(Query):
-    """One user's part of a power step: Σ y²(xxᵀ − I)Q over its rows in whitened coordinates, scaled to norm one.
+    """One user's part of a power step: Σ y²(xxᵀ − I)Q over the user's rows in whitened coordinates, scaled to norm one.
 
     CENTAUR's Algorithm 5 has y²·xxᵀ, whose expectation 2Γ + tr(Γ)·I converges slowly; subtracting y²·I leaves 2Γ.
 

@@ -3,15 +3,15 @@
 FedPower (Guo et al. 2021) alternates local power steps with noisy averages. Its noise does not give the privacy it
 states (see :mod:`tacitly.methods.fedpower.as_printed`), so the routes here keep the idea and release other sums:
 
-* ``gram``: a noisy Gram matrix; local steps, alignment and the choice of rank then cost no privacy. Where there are
-  many features per component, a second measurement along the components follows
+* ``gram``: a noisy Gram matrix; local steps, alignment and the choice of rank then cost no privacy. If there are many
+  features per component, a second measurement along the components follows
   (:mod:`tacitly.methods.fedpower.refinement`).
-* ``power``: clipped power steps, for a Gram matrix that is too large to be released.
+* ``power``: clipped power steps, if the Gram matrix is too large to be released.
 * ``device``: p local steps per round; the unit is the device.
 * ``local-noise``: p local steps per round with noise in each; the unit is the row.
 
-A small share of the budget first pays for the scale of the rows (unless their range is public), a centre and a clip
-(:mod:`tacitly.methods.fedpower.scale`). Sensitivities and events are in the queries:
+A small share of the budget first pays for the scale of the rows (unless their range is public), a centre and a clipping
+bound (:mod:`tacitly.methods.fedpower.scale`). Sensitivities and events are in the queries:
 :mod:`tacitly.methods.fedpower.gram` and :mod:`tacitly.methods.fedpower.power`.
 """
 
@@ -37,7 +37,7 @@ from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
 ROUTES = ("gram", "power", "device", "local-noise")
 _SMALLEST = 2.0**-120  # smallest squared scale of rows that the histogram of norms resolves
-_CONSTANT = 0.1  # the constant coordinate, relative to the rows' scale: the mean takes 1 % of the clip
+_CONSTANT = 0.1  # the constant coordinate, relative to the rows' scale: the mean takes 1 % of the bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Settings:
     seed: int | None = None
     refined: bool = False
     continues: bool = False
-    units: int | None = None  # how many units are asked, where few of them get another release of scales
+    units: int | None = None  # number of units that take part: with few units, scales are released differently
     scale_share: float = 0.02
     centre_share: float = 0.03
     clip_share: float = 0.03
@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def schedule(self) -> list[int]:
-        """Local steps of each round; with ``decay`` one less, or half, from round to round (equation 3.15)."""
+        """Local steps of each round; with ``decay``, one less or half from round to round (equation 3.15)."""
         steps = [self.local_steps]
         for _ in range(self.rounds - 1):
             steps.append(fewer_steps(steps[-1], self.decay))
@@ -148,7 +148,7 @@ class Settings:
         return Plan(budget, phases, sampling_rate=self.sampling_rate)
 
     def few(self, plan: Plan) -> bool:
-        """Whether scales and clips are found for few units."""
+        """Whether scales and bounds are released in the form for few units."""
         return self.units is not None and not self.continues and are_few(plan, self.units)
 
     def events(self, plan: Plan) -> list[GaussianEvent]:
@@ -168,7 +168,7 @@ def learn(federation: Federation, plan: Plan, settings: Settings, rank: int | No
 
 @dataclass(frozen=True)
 class Stream:
-    """A noisy Gram matrix that those of further rows are added to. All of it is public."""
+    """A noisy Gram matrix, to which Gram matrices of further rows are added. All of it is public."""
 
     query: ShiftedGram
     clip: float
@@ -180,10 +180,10 @@ class Stream:
 def learn_more(
     federation: Federation, plan: Plan, settings: Settings, rank: int | None, stream: Stream | None
 ) -> tuple[Spectrum, Stream]:
-    """Add the noisy Gram matrix of these rows to that of earlier ones; read components off the sum.
+    """Add the noisy Gram matrix of these rows to that of earlier ones; compute components from the sum.
 
-    The first call pays for scale, centre and clip; later calls use them and spend everything on the matrix. Sums of
-    independent releases are post-processing, and the noise of the sum has the sum of their variances.
+    The first call pays for scale, centre and bound; later calls use them and spend the whole budget on the matrix. Sums
+    of independent releases are post-processing; the variance of the sum's noise is the sum of their variances.
     """
     rows = float(federation.n_rows) if settings.unit is Unit.ROW else None
     if stream is None:
@@ -199,7 +199,7 @@ def learn_more(
 
 
 def _first_gram(federation: Federation, plan: Plan, settings: Settings) -> tuple[ShiftedGram, float, Array, float]:
-    """Return the query of a Gram matrix, its clip, the noisy matrix and its noise."""
+    """Return the query of a Gram matrix, its clipping bound, the noisy matrix and its noise."""
     few = settings.few(plan)
     centre, scale = centre_of(federation, plan, settings.unit, settings.bounds, shifted=settings._shifted, few=few)
     query = ShiftedGram(centre, _CONSTANT * scale, settings.unit)
@@ -262,7 +262,7 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
     product, noise, n_rows, mean = np.zeros((d, width)), 0.0, 0.0, np.zeros(d)
 
     known_rows = float(federation.n_rows) if settings.unit is Unit.ROW and settings.turns == 1 else None
-    asked: list[PowerStep | DeviceStep] = []  # of the last round, where groups take turns; and what they gave
+    asked: list[PowerStep | DeviceStep] = []  # queries of the last round if groups take turns, and their results
     parts: list[tuple[Array, float, Array]] = []
 
     def make_query(basis: Array, steps: int) -> PowerStep | DeviceStep:
@@ -287,7 +287,7 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
         reach = NEAR if settings.route == "power" else FAR
         clip = chosen_clip(federation, plan, query, name, scale**2, few=few, turns=settings.turns, reach=reach)
         event = plan.event("sum", clip=clip)
-        # Where groups take turns, the sum of a turn has the noise of that group's messages only.
+        # If groups take turns, the sum of a turn has the noise of that group's messages only.
         last = federation.group_of(settings.turns, settings.turns - 1)
         noise = federation.sum_sigma(event, int(np.count_nonzero(last)))
         if settings.turns == 1:
@@ -299,7 +299,7 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
         def after(
             released: list[Array], start: Array = start, steps: int = first, noise: float = noise
         ) -> PowerStep | DeviceStep:
-            """Return the next group's query, at the basis that earlier groups arrived at."""
+            """Return the next group's query, with the basis from earlier groups."""
             here = start
             for vector in released:
                 here = orthonormal(product_of(make_query(here, steps), vector, noise)[0])[0]
@@ -320,11 +320,11 @@ def _from_steps(federation: Federation, plan: Plan, settings: Settings, rank: in
 
 
 def _all_turns(bases: list[Array], products: list[Array], noise: float) -> tuple[Array, float]:
-    """Add up the products of all groups of the last round, each turned from its own basis to that of the last group.
+    """Add up the products of all groups of the last round, each rotated from its own basis to that of the last group.
 
-    The last group's product alone would stand for all at ``turns`` times its noise; the sum has √turns times. Turning
-    by an orthogonal matrix leaves noise of equal variances as it is, so what is added is independent noise. All of it
-    reads released sums: post-processing.
+    If the last group's product alone represented all groups, its noise would be multiplied by ``turns``; the sum has
+    only √turns times the noise. Rotation by an orthogonal matrix does not change noise of equal variances, so the added
+    noises are independent. All of it reads released sums only: post-processing.
     """
     align = ALIGNMENTS["procrustes"]
     turned = [product @ align(basis, bases[-1]) for basis, product in zip(bases, products, strict=True)]
@@ -360,8 +360,8 @@ def _from_noisy_local_steps(federation: Federation, plan: Plan, settings: Settin
 def _count(rows: float | None, released: float, sigma: float) -> float:
     """Return the total weight of rows in the sum, from its released value, which has noise ``sigma``.
 
-    Rows that are clipped, or whose device does not take part, weigh less than one. Where the unit is the row, the
-    number of rows is public, and it is the better estimate as long as noise alone explains the difference.
+    Rows that are clipped, or whose device does not take part, weigh less than one. If the unit is the row, the number
+    of rows is public, and it is the better estimate as long as noise alone explains the difference.
     """
     if rows is None:
         return max(released, 1.0)

@@ -1,9 +1,10 @@
 """FedPower as printed (Guo et al. 2021, Algorithms 1 to 3), for comparison. Not certified, with noise or without.
 
-Complete: local steps between synchronisations, Procrustes alignment, sign fixing or none, decaying p, an iteration rank
-above the target, full and partial participation (both schemes), local and central noise. Devices' matrices are recorded
-as what they are for privacy, a release without noise (:class:`DeviceGram`, σ = 0, ε = ∞). The printed noise is added to
-the simulated messages afterwards; :data:`REASONS` lists why it does not give the stated privacy.
+The implementation is complete: local steps between synchronisations, Procrustes alignment, sign fixing or none,
+decaying p, an iteration rank above the target, full and partial participation (both schemes), local and central noise.
+The ledger records devices' matrices as a release without noise (:class:`DeviceGram`, σ = 0, ε = ∞), because that is
+what they are for privacy. The printed noise is added to the simulated messages afterwards; :data:`REASONS` lists why it
+does not give the stated privacy.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ REASONS = (
 
 @dataclass(frozen=True)
 class DeviceGram(Query):
-    """A device's M = AᵀA/s as M/‖M‖, log ‖M‖ and log s. Not clipped, so only for releases without noise."""
+    """A device's M = AᵀA/s as M/‖M‖, log ‖M‖ and log s. It is not clipped, so only for releases without noise."""
 
     n_features: int
     unit: Unit = Unit.USER
@@ -147,7 +148,7 @@ def iterates(
 
 
 def _leading(basis: Array, average: Array, rank: int) -> Array:
-    """Return the first ``rank`` left singular vectors, where more columns than that are iterated."""
+    """Return the first ``rank`` left singular vectors, if more columns are iterated."""
     return basis if basis.shape[1] == rank else np.linalg.svd(average, full_matrices=False)[0][:, :rank]
 
 

@@ -36,17 +36,20 @@ TRUST = {
     "central": "central: the process that adds the noise sees clipped contributions; all others see releases only.",
     "local": "local: every user adds the noise to its own message; nobody sees a contribution without noise.",
 }
-ROW_NOTE = "the unit is one row: who has several is protected less (the number of rows, and of each user's, is public)"
+ROW_NOTE = (
+    "the unit is one row: a user with several rows is protected less (the number of rows, and each user's number of "
+    "rows, are public)"
+)
 
 _UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(1.0, acute=True))
 
 
 class RowsAlone(LocalPopulation):
-    """Rows that came without user ids: every row may be its own unit."""
+    """Rows without user ids: every row may be its own unit."""
 
 
 class _Additive(Continued):
-    """What ``partial_fit`` keeps between calls. Not a dataclass: none of it is a parameter."""
+    """State that ``partial_fit`` keeps between calls. Not a dataclass, because none of it is a parameter."""
 
     _stream: fedpower.Stream | None = None
     _adding: bool = False
@@ -210,7 +213,7 @@ class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
             super().fit(X, None, users, on_release=on_release)
             if before is not None:
                 self.certificate_ = self._added_up(before)
-        except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
+        except BaseException:  # whatever stops a call, model and certificate remain those of the calls before
             self.__dict__.clear()
             self.__dict__.update(state)
             raise
@@ -220,7 +223,7 @@ class FedPower(Components, _Additive, EngineParameter, ComponentsParameter):
         return self
 
     def _warn_if_hidden(self) -> None:
-        """Warn where no component stands out of the noise by more than noise alone does once in a hundred times."""
+        """Warn if no component exceeds the level that noise alone reaches once in a hundred times."""
         hidden = not (self.confidence_ > clear_confidence(self.n_features_in_)).any()
         if self.certificate_.mode in ("certified", "seeded") and hidden:
             warnings.warn(

@@ -1,6 +1,6 @@
-"""What principal components can do once they are learned: coordinates of rows, likelihoods, what they explain.
+"""Methods of learned principal components: coordinates of rows, likelihoods, explained variances.
 
-The interface is that of scikit-learn's PCA. What is computed from rows is as private as the rows.
+The interface is that of scikit-learn's PCA. Results computed from rows are as private as the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEARNED = ("components", "singular_values", "explained_variance", "confidence",
 
 
 class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fitted):  # type: ignore[misc]
-    """Learned components, as :class:`tacitly.FedPower` has them after ``fit``."""
+    """Learned components of :class:`tacitly.FedPower` after ``fit``."""
 
     certificate_: Certificate
     groups_: int
@@ -33,7 +33,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fitted):  # 
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def transform(self, X: Any) -> Array:
-        """Return rows in the coordinates of the components. Computed from the rows given: not for publication."""
+        """Return rows in the coordinates of the components. The result is as private as the rows: do not publish it."""
         self._check_fitted()
         rows = X
         if not scipy.sparse.issparse(X):
@@ -44,13 +44,13 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fitted):  # 
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def inverse_transform(self, X: npt.ArrayLike) -> Array:
-        """Return rows from their coordinates, as far as the components reach."""
+        """Return approximate rows from their coordinates along the components."""
         self._check_fitted()
         return np.asarray(plain_numbers(X, "X") @ self.components_ + self.mean_)
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def score_samples(self, X: Any) -> Array:
-        """Return each row's log-likelihood under probabilistic PCA (Tipping and Bishop 1999). Not for publication."""
+        """Return each row's log-likelihood under probabilistic PCA (Tipping and Bishop 1999). Do not publish it."""
         self._check_fitted()
         if not self.noise_variance_ > 0:
             raise ValueError(
@@ -68,16 +68,16 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fitted):  # 
         return np.asarray(-0.5 * (constant + (inside**2 / kept).sum(axis=1) + outside / self.noise_variance_))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of rows, as scikit-learn's PCA does. Not for publication."""
+        """Return the mean log-likelihood of rows, as scikit-learn's PCA does. Do not publish it."""
         return float(np.mean(self.score_samples(X)))
 
     def plot_scree(self, axes: Any = None) -> Any:
-        """Draw the released eigenvalues, the corrected ones, and the noise floor below which nothing can be told.
+        """Draw the released eigenvalues, the corrected ones, and the noise floor, below which values are only noise.
 
         Parameters
         ----------
         axes
-            Where to draw (matplotlib); None for a new figure. All that is drawn is public.
+            Matplotlib axes to draw on; None for a new figure. Everything in the plot is public.
         """
         from tacitly.methods.fedpower.scree import draw
 
@@ -87,7 +87,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fitted):  # 
     @property
     def bytes_sent_(self) -> int:
         """Bytes that one device sends in all releases together."""
-        # Releases in turns, and those of devices one by one, count the numbers of all groups or devices.
+        # Releases in turns, and releases per device, count the numbers of all groups or devices.
         sums = [release for release in self.certificate_.releases if "step" in release.name.partition("norms of")[0]]
         numbers = sum(release.coordinates for release in self.certificate_.releases)
         return 8 * (numbers - sum(release.coordinates * (self.groups_ - 1) // self.groups_ for release in sums))

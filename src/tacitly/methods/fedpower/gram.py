@@ -1,13 +1,14 @@
 """FedPower's queries for one noisy Gram matrix, of rows from which a public centre is subtracted.
 
-The mean carries most of a row's norm, and noise is proportional to the square of the clip. So a small share of the
-budget pays for a centre m, and the Gram matrix of the rows (a − m, c) is released: next to the centred Gram matrix, the
-constant coordinate c keeps the sum of the centred rows. With H the matrix, b = H[:d, d]/c and N the number of rows,
+The mean carries most of a row's norm, and noise is proportional to the square of the clipping bound. So a small share
+of the budget pays for a centre m, and the Gram matrix of the rows (a − m, c) is released. Besides the centred Gram
+matrix, it contains the sum of the centred rows, because of the constant coordinate c. With H the matrix,
+b = H[:d, d]/c and N the number of rows,
 
     Σ aaᵀ = H[:d, :d] + b mᵀ + m bᵀ + N·m mᵀ,        Σ (a − ā)(a − ā)ᵀ = H[:d, :d] − b bᵀ/N,
 
-so an error of the centre makes the clip larger and introduces no bias. Everything after the releases is
-post-processing. Unit: a row, or a user with all its rows; a contribution depends on one unit and on public fields.
+so an error of the centre increases the bound but introduces no bias. Everything after the releases is post-processing.
+Unit: a row, or a user with all their rows; a contribution depends on one unit and on public fields.
 
 Release :class:`CentreVote`: (Σ(a − a₀), n·s) of a unit with n rows, scaled to norm one; a₀ and s are public.
 Sensitivity 1 (zero-out), 2 (replace-one: votes can point against each other). One Gaussian event.
@@ -102,7 +103,7 @@ class ShiftedGram(Query):
         return np.array([_user_gram(_shifted(X[a:b], self.centre, self.constant))[1] for a, b in _pairs(offsets)])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Clip row by row, compiled, then add the outer products of many rows; no matrix per row."""
+        """Clip row by row in compiled code, then add the outer products of many rows; no matrix per row is formed."""
         if self.unit is Unit.USER:
             return pack_symmetric(self._of_users(X, offsets, bound))
         if is_sparse(X):
@@ -140,7 +141,7 @@ class ShiftedGram(Query):
         return total
 
     def _of_sparse_rows(self, X: Rows, bound: float) -> Array:
-        """Return the matrix of sparse rows, each scaled down where it exceeds the clip."""
+        """Return the matrix of sparse rows; each row is scaled down if it exceeds the bound."""
         stays_sparse(self.centre)
         rows, good = finite_rows(X)
         factors = np.array([clip_factor(norm, bound) for norm in squared_norms(rows) + self.constant**2]) * good
@@ -157,7 +158,7 @@ class ShiftedGram(Query):
 class GramAgain(ShiftedGram):
     """The same matrix, charged as contributions that can point against each other: 2C under replace-one, not √2·C.
 
-    It takes the place of a power step, which costs that much, so that a plan need not know which of both is released.
+    It replaces a power step, which has this sensitivity, so that a plan need not know which of the two is released.
     """
 
     acute: ClassVar[bool] = False
@@ -176,7 +177,7 @@ def _shifted(X: Rows, centre: Array, constant: float) -> Array:
 
 
 def _user_gram(rows: Array) -> tuple[Array | None, float]:
-    """Return RᵀR (None if RRᵀ is smaller) and its Frobenius norm, from the smaller of both."""
+    """Return RᵀR (None if RRᵀ is smaller) and its Frobenius norm, computed from the smaller of RᵀR and RRᵀ."""
     with np.errstate(all="ignore"):
         if len(rows) < rows.shape[1]:
             return None, safe_norm(rows @ rows.T)[0]
@@ -208,7 +209,7 @@ def _row_norms(X, centre, constant, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _centre_votes(X, offsets, origin, scale, weight, total):  # type: ignore[no-untyped-def]
-    """Add every unit's vote to ``total``; with empty offsets every row is a unit."""
+    """Add every unit's vote to ``total``; if offsets are empty, every row is a unit."""
     d = X.shape[1]
     vote = np.empty(d)
     units = offsets.size - 1 if offsets.size > 0 else X.shape[0]

@@ -1,7 +1,7 @@
-"""The compiled half of :class:`~tacitly.methods.fedpower.gram.ShiftedGram` for rows that are units of their own.
+"""The compiled part of :class:`~tacitly.methods.fedpower.gram.ShiftedGram` for rows that are the units.
 
 Rows are shifted, measured and clipped one by one, into panels that stay in cache; then their outer products are added.
-What a row adds is clipped before any other row is looked at.
+Each row is clipped before any other row is read.
 """
 
 # Numba kernels are not typed.
@@ -20,14 +20,14 @@ from tacitly.simd.registers import aligned_zeros, load, load_doubles, load_first
 
 _LANES = 8  # doubles in a register
 _AT_ONCE = 48  # rows: two panels fit the first-level cache, the next rows the second-level one; not a power of two,
-# because panels a multiple of 4 KiB apart share few places in the cache
+# because panels a multiple of 4 KiB apart compete for few cache lines
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 _inside: Any = njit(**UNCOUNTED)
 
 
 def panels_of(width: int) -> Rows:
-    """Return room for some rows of this width, a multiple of 16."""
+    """Return buffers for some rows of this width, a multiple of 16."""
     return aligned_zeros(width // PANEL * _AT_ONCE, PANEL).reshape(-1, _AT_ONCE, PANEL)
 
 
@@ -35,7 +35,7 @@ def panels_of(width: int) -> Rows:
 def clipped_gram(X, centre, constant, bound, panels, row, out):
     """Add f·(a − m, c)(a − m, c)ᵀ of all rows a, f = min(1, bound/‖(a − m, c)‖²), to the lower triangle of ``out``.
 
-    ``panels`` has room for some rows of ``out``'s width, ``row`` for one; both and ``centre`` are zero beyond d.
+    ``panels`` is a buffer for some rows of ``out``'s width, ``row`` for one row; both and ``centre`` are zero beyond d.
     """
     room, d = panels.shape[1], X.shape[1]
     for first in range(0, X.shape[0], room):
@@ -43,7 +43,7 @@ def clipped_gram(X, centre, constant, bound, panels, row, out):
         for i in range(first, last):
             squared = _shift(X, i, centre, constant, row)
             _put(row, _factor_of(squared, bound), panels, i - first)
-        # Memory would idle while products are computed.
+        # Prefetch: otherwise memory would be idle while products are computed.
         add_outer_products(panels, room, last - first, out, X, last * d, room * d * X.itemsize // 64)
 
 
@@ -69,10 +69,10 @@ def _shift(X, i, centre, constant, row):
 
 @_inside
 def _factor_of(squared, bound):
-    """Return √f; zero for a row that is not finite."""
+    """Return √f; zero if the row is not finite."""
     if squared <= bound:
         return 1.0
-    # A ratio below LEAST has lost digits to underflow, so the product could exceed the clip.
+    # A ratio below LEAST has lost digits to underflow, so the product could exceed the bound.
     return math.sqrt(bound / squared) if math.isfinite(squared) and bound / squared > LEAST else 0.0
 
 

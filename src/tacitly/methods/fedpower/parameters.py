@@ -1,4 +1,4 @@
-"""Checks of FedPower's parameters: which go together, and which change nothing."""
+"""Checks of FedPower's parameters: which can be combined, and which have no effect."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _IDLE = {
     "route='gram'": ("rounds", "decay", "iteration_rank", "alignment"),
     "route='power'": ("decay", "alignment"),
 }
-"""Parameters that change nothing there. Route "auto" may take one where they do."""
+"""Parameters without effect on a route. Route "auto" may choose a route on which they have an effect."""
 
 
 def check_choices(model: FedPower) -> None:
-    """Raise on parameters that are wrong, do not go together, or have no effect where they are."""
+    """Raise an error for parameters that are wrong, cannot be combined, or have no effect."""
     if model.unit not in ("auto", "row", "user"):
         raise ValueError(f"unit must be 'row', 'user' or 'auto'. Found {model.unit!r}.")
     if model.mode == "paper" and model.n_components == "auto":

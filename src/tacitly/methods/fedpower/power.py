@@ -1,4 +1,4 @@
-"""FedPower's queries for noisy power steps, for Gram matrices too large to be released whole.
+"""FedPower's queries for noisy power steps, if the Gram matrix is too large to be released.
 
 The Gram matrix of all rows is multiplied with a public basis Z (d×r), and the noisy product, made orthonormal, is the
 next basis: Algorithm 1 of FedPower (Guo et al. 2021) with noise. As in :mod:`tacitly.methods.fedpower.gram`, a public
@@ -10,9 +10,9 @@ clipped to C in Frobenius norm (‖a'‖·‖Wᵀa'‖ for a row). It depends on
 (zero-out), 2C (replace-one: a product with Z is not positive semi-definite). One Gaussian event per step.
 
 Release :class:`DeviceStep`: a device takes p steps on its own Gram matrix from the public Z, aligns the result with
-the same Z, multiplies once more and clips to C. It uses its own rows and the public Z only, so the clip bounds its
-contribution whatever happened in between: sensitivity C (zero-out), 2C (replace-one), one Gaussian event for p steps.
-The unit is the device: for a single row of it there is no better bound than replacing the device.
+the same Z, multiplies once more and clips to C. It uses its own rows and the public Z only, so C bounds its
+contribution for any intermediate results: sensitivity C (zero-out), 2C (replace-one), one Gaussian event for p steps.
+The unit is the device: for a single row there is no better bound than the one for replacing the whole device.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ ALIGNMENTS: dict[str, Callable[[Array, Array], Array]] = {
     "none": lambda matrix, target: np.eye(matrix.shape[1]),
 }
 DECAYS = (False, True, "subtract", "halve")
-_CACHED = 1 << 17  # numbers of X processed at a time, so that they are still in cache for the product
+_CACHED = 1 << 17  # amount of numbers of X processed at a time, so that they are still in cache for the product
 _FEWEST = 256
-_AT_ONCE = 16  # rows shifted and then multiplied, while they are in the first-level cache
+_AT_ONCE = 16  # number of rows shifted and then multiplied while they are in the first-level cache
 _LANES = 8
 _MOST_STEPS = 1000
 
 
 def fewer_steps(steps: int, decay: bool | str) -> int:
-    """Return the local steps of the next round: one less (True or "subtract", equation 3.15), half, or as many.
+    """Return the local steps of the next round: one less (True or "subtract", equation 3.15), half, or unchanged.
 
     >>> fewer_steps(4, True), fewer_steps(4, "halve"), fewer_steps(4, False), fewer_steps(1, True)
     (3, 2, 4, 1)
@@ -80,7 +80,7 @@ class PowerStep(Query):
         return (rows.T @ self._along(rows[:, :-1])).ravel()
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Norm of every unit's product."""
+        """Return the norm of every unit's product."""
         if self.unit is Unit.USER:
             return super().norms(X, y, offsets)
         return np.concatenate([norms for _, _, norms in self._clipped(X, math.inf)])
@@ -109,10 +109,10 @@ class PowerStep(Query):
         return np.column_stack([moved @ self.basis, np.full(len(moved), self.constant)])
 
     def _clipped(self, X: Rows, limit: float) -> Iterator[tuple[Any, Any, Array]]:
-        """Yield factors a' and Wᵀa' of some rows' clipped products, and the norms before the clip (NaN: not finite).
+        """Yield factors a' and Wᵀa' of some rows' clipped products, and the norms before clipping (NaN: not finite).
 
-        No matrix product over several rows comes before the clip. The product of a row orthogonal to the basis consists
-        of rounding errors, which in a matrix product depend on the other rows of the block.
+        Rows are clipped before any matrix product over several rows. The product of a row orthogonal to the basis
+        consists of rounding errors, which in a matrix product depend on the other rows of the block.
         """
         d, r = self.basis.shape
         if is_sparse(X):
@@ -181,10 +181,10 @@ def _factors(squared, size, limit):  # type: ignore[no-untyped-def]
         return 0.0, 0.0, math.nan
     if norm <= limit:
         return 1.0, 1.0, norm
-    # Below LEAST a factor has lost digits to underflow, so the product could exceed the clip.
+    # Below LEAST a factor has lost digits to underflow, so the product could exceed the bound.
     if not limit / norm > LEAST:
         return 0.0, 0.0, norm
-    # Half of the factor each, so that neither a huge row nor a tiny clip makes one of them denormal.
+    # Each gets the root of the factor, so that neither a huge row nor a tiny bound makes one of them denormal.
     return math.sqrt(limit) / math.sqrt(squared), math.sqrt(limit) / math.sqrt(size), norm
 
 

@@ -1,11 +1,11 @@
 """A second measurement along the components that a first noisy Gram matrix found.
 
-Where there are many features, most of a row's norm lies outside the leading components, and noise in proportion to the
-whole squared norm is more than they need. So a third of the budget pays for a coarse Gram matrix H of the rows
-a' = (a − m, c), and the rest for H·W along its top directions, W = diag(Z, 1): the clip of a'(a'ᵀW) is ‖a'‖·‖Wᵀa'‖.
-Both are noisy measurements of one matrix and are averaged by their precision, entry by entry in a basis that starts
-with W. Where W already holds most of the norm, or is hardly known yet, a second Gram matrix is the better measurement
-and is released instead; the first release decides, so the choice is public.
+With many features, most of a row's norm lies outside the leading components, and noise proportional to the whole
+squared norm is more than they need. So a third of the budget pays for a coarse Gram matrix H of the rows
+a' = (a − m, c), and the rest for H·W along its top directions, W = diag(Z, 1): the norm to clip, of a'(a'ᵀW), is
+‖a'‖·‖Wᵀa'‖. Both are noisy measurements of one matrix and are averaged by their precision, entry by entry in a basis
+that starts with W. If W already holds most of the norm, or is still poorly known, a second Gram matrix is the better
+measurement and is released instead; the first release decides, so the choice is public.
 
 Releases: :class:`~tacitly.methods.fedpower.power.PowerStep` or :class:`~tacitly.methods.fedpower.gram.GramAgain`, one
 Gaussian event of sensitivity C (zero-out), 2C (replace-one) for either, after one histogram of norms. Everything else
@@ -33,8 +33,8 @@ FIRST_SHARE = 1 / 3
 FEATURES_PER_COMPONENT = 20
 """Fewest features per component for which a second measurement is planned."""
 
-_NARROW = 0.8  # noise along W relative to that of a Gram matrix, above which W is not worth measuring alone
-_KNOWN = 0.5  # predicted error of the directions above which measuring along them would fix their mistakes
+_NARROW = 0.8  # noise along W relative to a Gram matrix, above which measuring along W alone does not help
+_KNOWN = 0.5  # predicted error of the directions, above which measuring along them would keep their errors
 _MOST_RESCALING = 4.0
 
 
@@ -44,7 +44,7 @@ def measured_again(
 ) -> tuple[Array, float]:  # fmt: skip
     """Return a better estimate of the noisy ``matrix`` and the noise of its entries along ``directions`` (d×k).
 
-    ``known`` says whether they stand apart from the others; ``sigma`` and ``clip`` are those of the first release.
+    ``known``: whether they are separated from the others; ``sigma`` and ``clip`` are those of the first release.
     """
     d = len(directions)
     along = np.zeros((d + 1, directions.shape[1] + 1))
@@ -65,10 +65,10 @@ def measured_again(
 
 
 def stands_apart(values: Array, rank: int, entry: float) -> bool:
-    """Return whether the leading eigenvalues are apart from the next by more than noise moves an eigenvalue.
+    """Return whether the gap after the leading eigenvalues is larger than the effect of noise on an eigenvalue.
 
-    Else the noise of what is not measured again, which is √3 times that of a single Gram matrix, could lift a direction
-    above the components.
+    Otherwise the noise of the part that is not measured again, which is √3 times that of a single Gram matrix, could
+    move a direction above the components.
 
     >>> stands_apart(np.array([9.0, 4.0, 1.0]), 1, 1.0), stands_apart(np.array([9.0, 8.0, 1.0]), 1, 1.0)
     (True, False)
@@ -93,8 +93,8 @@ def combined(matrix: Array, sigma: float, product: Array, noise: float, along: A
     """Return the precision-weighted mean of a symmetric matrix and of its product with orthonormal columns ``along``.
 
     ``sigma`` is the noise of the symmetric release (σ/√2 off the diagonal), ``noise`` that of every entry of the
-    product. A tighter clip makes the product smaller by a common factor, read off the block that both measured. What is
-    left of the matrix is shrunk towards a multiple of the identity by its known noise.
+    product. A smaller bound makes the product smaller by a common factor, computed from the block that both measured.
+    The rest of the matrix is shrunk towards a multiple of the identity according to its known noise.
 
     >>> truth, along = np.diag([4.0, 2.0, 1.0]), np.eye(3)[:, :1]
     >>> combined(truth, 0.1, truth @ along, 1e-9, along)[0].round(6).diagonal().tolist()

@@ -1,9 +1,9 @@
 """Choice of the route and the number of power steps, from public numbers only: features, units, budget.
 
 Errors are predicted by the formulas that are used after a fit (:mod:`tacitly.methods.fedpower.spectrum`), with an
-assumed spectrum: the j-th eigenvalue falls like 1/j, as in many tables, and every unit's norm equals its clip. So n
-units have eigenvalues n/(j·H), H = 1 + 1/2 + … + 1/d. Noise is 1/μ for one Gram matrix, and √T·κ/μ for each of T power
-steps, whose clip κ is the part of a unit's norm along the basis. Local trust multiplies noise by √(users).
+assumed spectrum: the j-th eigenvalue decreases like 1/j, as in many tables, and every unit's norm equals the clipping
+bound. So n units have eigenvalues n/(j·H), H = 1 + 1/2 + … + 1/d. Noise is 1/μ for one Gram matrix, and √T·κ/μ for each
+of T power steps, whose bound κ is the part of a unit's norm along the basis. Local trust multiplies noise by √(users).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_ROUNDS = 16
 def predicted_error(
     route: str, budget: Budget, *, d: int, units: int, rank: int, rounds: int = 1, messages: int = 1
 ) -> float:
-    """Return the predicted sine of the angle to the true components; above 1 nothing will be found.
+    """Return the predicted sine of the angle to the true components; above 1 the result is noise.
 
     ``math.inf`` for a Gram matrix that is too large to be released.
 
@@ -51,7 +51,7 @@ def predicted_error(
 
 
 def best_rounds(budget: Budget, *, d: int, units: int, rank: int, messages: int = 1) -> int:
-    """Return the number of power steps with the least predicted error: fewer where noise is larger.
+    """Return the number of power steps with the least predicted error: fewer if noise is larger.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
     >>> [best_rounds(budget, d=100, units=n, rank=5) for n in (1_000, 100_000, 10_000_000)]
@@ -66,7 +66,7 @@ def best_rounds(budget: Budget, *, d: int, units: int, rank: int, messages: int 
 def choose_route(budget: Budget, *, d: int, units: int, rank: int, local_steps: int = 1, messages: int = 1) -> str:
     """Return the route with the smallest predicted error.
 
-    Local steps need the unit device, or noise in every step, so they determine the route.
+    Local steps need the device as unit, or noise in every step, so they determine the route.
 
     >>> budget = Budget(epsilon=1.0, delta=1e-6, unit=Unit.ROW)
     >>> choose_route(budget, d=100, units=10_000, rank=5), choose_route(budget, d=9000, units=10_000, rank=5)

@@ -1,8 +1,9 @@
-"""FedPower's private scale, centre and clip of rows, each for a few hundredths of the budget.
+"""FedPower's private scale, centre and clipping bound of rows, each for a few hundredths of the budget.
 
-The clip minimises the predicted harm: noise grows with the clip, and what it cuts off shrinks. Both are read off one
-released histogram of norms. A few hundred units are lost in the noise of its bins, one of which was then taken for the
-scale; so where units are few, which is public, two numbers are released instead: the typical norm is the clip.
+The bound minimises the predicted error: with a larger bound, noise increases and the part that is cut off decreases.
+Both are computed from one released histogram of norms. With a few hundred units, the noise of its bins hides the scale,
+and a bin of noise could be taken for it. So if there are few units, which is public, two numbers are released instead:
+the typical norm is the bound.
 
 Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram` (sensitivity 1 under zero-out, √2 under
 replace-one) or :class:`~tacitly.methods.shared.typical_norm.TypicalNorm` (1 and 2), and
@@ -26,14 +27,14 @@ from tacitly.privacy.guarantee import Unit
 
 Bounds = tuple[Array, Array]
 
-_PER_OCTAVE = 8  # bins per factor of two of the histogram for the clip: 9 % apart
-_MANY = 40.0  # units per deviation of a bin's noise, from which bins stand out of it: about 1,000 at ε = 1
+_PER_OCTAVE = 8  # bins per factor of two of the histogram for the bound: 9 % apart
+_MANY = 40.0  # units per standard deviation of a bin's noise, from which on bins exceed it: about 1,000 at ε = 1
 FAR, NEAR = 60.0, 12.0  # octaves of squared norms around one, and around a scale that is roughly known
-_HARM = 0.03  # share of the clipped norm that rotates components: most of it shrinks all of them alike
+_HARM = 0.03  # share of the norm cut off that rotates components: most of it shrinks all components equally
 
 
 def are_few(plan: Plan, units: int) -> bool:
-    """Return whether units are so few that a histogram of their norms would be noise: public numbers decide."""
+    """Return whether there are so few units that a histogram of their norms would be noise; from public numbers."""
     return units < _MANY * plan.event("clip", clip=1.0, acute=True).sigma
 
 
@@ -53,7 +54,7 @@ def centre_of(
         else:
             histogram = federation.release(NormHistogram(query), event, "scale")
             squared = quantile_of(histogram, federation.sum_sigma(event), 0.5)
-        # The matrix of a row has the row's squared norm (of a user: that of all its rows together).
+        # The matrix of a row has the row's squared norm (the matrix of a user, that of all their rows together).
         origin, scale = np.zeros(d), math.sqrt(squared)
     if not shifted:
         return np.zeros(d), scale
@@ -73,12 +74,12 @@ def chosen_clip(
     federation: Federation, plan: Plan, query: Query, name: str, fallback: float, *, few: bool, turns: int = 1,
     phase: str = "sum", symmetric: bool = True, reach: float = NEAR,
 ) -> float:  # fmt: skip
-    """Release a histogram of the query's norms; return the clip with the least predicted harm to ``phase``'s sum.
+    """Release a histogram of the query's norms; return the bound with the least predicted error of ``phase``'s sum.
 
-    Of ``few`` units, release the typical norm within ``reach`` octaves of the fallback.
+    With ``few`` units, release the typical norm within ``reach`` octaves of the fallback.
 
-    The sum of a turn, or of a sample, is smaller than that of all users by a public factor; its noise is not. Noise of
-    a ``symmetric`` matrix moves a direction by √(d/2) deviations, that of any other by √d.
+    The sum of a turn, or of a sample, is smaller than that of all users by a public factor, but its noise is not. Noise
+    of a ``symmetric`` matrix moves a direction by √(d/2) standard deviations, that of any other matrix by √d.
     """
     event = plan.event("clip", clip=1.0, acute=not few)
     if few:
@@ -94,7 +95,7 @@ def chosen_clip(
 
 
 def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> float:
-    """Return the clip C that minimises noise·C plus the harm of cutting norms off at C.
+    """Return the clipping bound C that minimises noise·C plus the error of cutting norms off at C.
 
     >>> counts = np.zeros(1920); counts[960:964] = 1000  # norms from 1 to √2
     >>> round(best_clip(counts, 0.0, 0.0, 1.0), 2), round(best_clip(counts, 0.0, 100.0, 1.0), 2)
@@ -117,8 +118,7 @@ def best_clip(histogram: Array, sigma: float, noise: float, fallback: float) -> 
 def readable_bins(histogram: Array, sigma: float) -> tuple[Array, Array, float]:
     """Return the counts, edges and bins per octave of a noisy histogram of norms, with bins of noise removed.
 
-    Neighbouring bins are joined as far as few units make it necessary; then bins that noise alone could fill are
-    dropped.
+    With few units neighbouring bins are joined as far as necessary; then bins that noise alone could fill are dropped.
     """
     best: tuple[Array, Array, float] | None = None
     for joined in (16, 8, 4, 2, 1):

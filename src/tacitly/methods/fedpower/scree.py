@@ -1,4 +1,4 @@
-"""A scree plot that says where noise begins: released eigenvalues, corrected ones, and the floor of the noise."""
+"""A scree plot that shows where noise begins: released eigenvalues, corrected ones, and the floor of the noise."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sparse rows, as SciPy's CSR matrices: the operations that FedPower's queries need.
 
-A CSR matrix may hold several entries for one cell, which means their sum, and its flags may deny it. Norms are norms of
-the sums, so duplicate entries are summed here, whatever the flags say, before anything is measured.
+A CSR matrix may hold several entries for one cell, which mean their sum; its flags may be wrong about this. Norms are
+norms of the sums, so duplicate entries are always summed here, before norms are computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def dense(X: Any) -> Array:
 
 
 def stays_sparse(centre: Array) -> None:
-    """Raise unless the public centre is zero: subtracting any other would fill every entry of sparse rows."""
+    """Raise unless the public centre is zero: subtracting any other centre would fill every entry of sparse rows."""
     if centre.any():
         raise ValueError(
             "the centre of sparse rows must be zero: subtracting another fills every entry. Found one that is not."

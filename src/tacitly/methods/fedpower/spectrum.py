@@ -1,7 +1,7 @@
 """Components from a noisy matrix, corrected for the known noise level. All of it is post-processing.
 
-If the noise has half-radius s, an eigenvalue x comes from a true ℓ with x = ℓ + s²/ℓ, and its eigenvector has squared
-cosine 1 − s²/ℓ² with the true one. The first is inverted, the second is reported as confidence.
+If the noise has half-radius s, a true eigenvalue ℓ is observed as x = ℓ + s²/ℓ, and its eigenvector has squared cosine
+1 − s²/ℓ² with the true one. The first formula is inverted; the second is reported as confidence.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tacitly.linalg import spike_size
 class Spectrum:
     """The public result. ``values`` are corrected for the noise; ``floor`` is the noise's largest eigenvalue.
 
-    ``all_values`` are the eigenvalues of the released matrix as they are, ``total`` is its trace; empty and NaN where
-    no matrix was released.
+    ``all_values`` are the uncorrected eigenvalues of the released matrix, ``total`` is its trace; empty and NaN if no
+    matrix was released.
     """
 
     components: Array  # k×d
@@ -29,7 +29,7 @@ class Spectrum:
     mean: Array
     floor: float
     n_rows: float
-    predicted_error: float | None  # None where it cannot be predicted from public numbers
+    predicted_error: float | None  # None if it cannot be predicted from public numbers
     total: float = math.nan
     all_values: Array = field(default_factory=lambda: np.zeros(0))
 
@@ -37,10 +37,10 @@ class Spectrum:
 def from_product(
     product: Array, noise: float, rank: int | None, mean: Array, n_rows: float, steps: int | None
 ) -> Spectrum:
-    """Read components and eigenvalues off the last noisy product of the matrix with an orthonormal basis.
+    """Compute components and eigenvalues from the last noisy product of the matrix with an orthonormal basis.
 
-    ``steps`` is the number of products with the whole matrix; None if they were with parts of it, whose differences are
-    unknown, so that no error is predicted.
+    ``steps`` is the number of products with the whole matrix. None: the products were with parts of it, whose
+    differences are unknown, so no error is predicted.
     """
     d, width = product.shape
     left, values, _ = np.linalg.svd(product, full_matrices=False)
@@ -53,7 +53,7 @@ def from_product(
 
 
 def clear_confidence(d: int) -> float:
-    """Return the confidence that the first direction of pure noise in d dimensions has once in a hundred times.
+    """Return the confidence that the first direction of pure noise in d dimensions exceeds once in a hundred times.
 
     The largest eigenvalue of noise lies around its edge 2s and exceeds it by d^(−2/3) of it less than once in a hundred
     times (Tracy and Widom 1996; 0.4 % for d = 2, 0.8 % for d = 200).
@@ -82,9 +82,9 @@ def error_of_matrix(values: Array, rank: int, entry: float) -> float:
 def error_of_steps(values: Array, rank: int, d: int, noise: float, steps: int) -> float:
     """Return the sine of the angle after ``steps`` power steps with ``len(values)`` columns and noise in every entry.
 
-    Towards a direction in the basis: that of a singular vector of the last product. Towards all others: the noise of
-    every step, that of the step before the last times λ'/λ and so on (λ the k-th eigenvalue, λ' the least in the
-    basis). Added to it is (λ'/λ)^steps, what remains of the random start.
+    Towards a direction in the basis, the error is that of a singular vector of the last product. Towards all other
+    directions it is the noise of every step, multiplied by λ'/λ for each later step (λ is the k-th eigenvalue, λ' the
+    least in the basis). Added to it is (λ'/λ)^steps, which remains of the random start.
 
     >>> round(error_of_steps(np.array([10.0, 5.0]), 1, 50, 0.1, 8), 3)
     0.109
@@ -104,7 +104,7 @@ def error_of_steps(values: Array, rank: int, d: int, noise: float, steps: int) -
 
 
 def spectrum(components: Array, values: Array, level: float, entry: float, mean: Array, n_rows: float) -> Spectrum:
-    """Correct eigenvalues for the noise; report each direction's confidence and the predicted error of the space."""
+    """Correct eigenvalues for the noise; compute each direction's confidence and the predicted error of the space."""
     k = len(components)
     # Signs as in scikit-learn: the largest entry of a component is positive.
     signs = np.sign(components[np.arange(k), np.argmax(np.abs(components), axis=1)])

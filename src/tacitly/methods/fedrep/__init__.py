@@ -53,7 +53,7 @@ METHOD = Method(
             depth="brief",
             title="PrivateFedRep, replace-one",
             reach=0.5,
-            reason="how opposite two users' corrections are depends on the basis, and so on the noise of the run",
+            reason="the angle between two users' corrections depends on the basis, and so on the noise of the run",
         ),
         AuditTrial(
             "fedrep, centred", {"rank": 1, "fit_intercept": True}, depth="brief", title="PrivateFedRep, intercepts"

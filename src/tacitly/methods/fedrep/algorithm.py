@@ -1,26 +1,27 @@
 """Private FedRep: alternate between personal heads, fitted locally, and one noisy step of the shared basis.
 
-Private FedRep (Snedeker et al. 2025), Algorithm 1, carried further. In a round every user fits a head v to the current
-basis U and computes a correction g of its weights that U misses (:mod:`tacitly.methods.fedrep.queries`). The best
-change A of the basis makes Av ≈ g for all users: A = (Σ s·gvᵀ)(Σ s·vvᵀ)⁻¹ for any weights s. The round releases both
-sums as *one* vector to which every user contributes (g vᵀ/c, v vᵀ)/ν, of norm one, so that
+An extension of Private FedRep (Snedeker et al. 2025), Algorithm 1. In a round every user fits a head v to the current
+basis U and computes a correction g of the user's weights that U misses (:mod:`tacitly.methods.fedrep.queries`). The
+best change A of the basis makes Av ≈ g for all users: A = (Σ s·gvᵀ)(Σ s·vvᵀ)⁻¹ for any weights s. The round releases
+both sums as *one* vector to which every user contributes (g vᵀ/c, v vᵀ)/ν, of norm one. So
 
-* there is no clip to choose: the weight s = 1/ν is the clip, and weights do not bias the step;
+* there is no clipping bound to choose: the weight s = 1/ν bounds the norm, and weights do not bias the step;
 * the noise shrinks with the correction: c follows ‖g‖/‖v‖ at no cost, because the released trace of the second part,
   Σ 1/√(1 + ρ²) with ρ = ‖g‖/(c‖v‖), shows how large ρ is;
-* the second part preconditions the step, so that its length is 1 whatever the spread of heads, features or targets.
+* the second part preconditions the step, so that its length is 1 for any spread of heads, features or targets.
 
 Releases: :class:`~tacitly.methods.shared.whitening.FeatureMoment`,
 :class:`~tacitly.methods.shared.direction_votes.DirectionVote`, and per round one
 :class:`~tacitly.methods.fedrep.queries.BasisStep` (or ``LossStep``): sensitivity 1 (zero-out), 2 (replace-one), one
 Gaussian event. What the server does with them (:mod:`tacitly.methods.shared.descent`) is post-processing.
 
-With ``sampling_rate`` q < 1 a secret coin decides who takes part in each release, for every release anew. A user's coin
-and rows are independent of all others', so a release is a Poisson-subsampled Gaussian event of the same sensitivity,
-accounted by privacy loss distributions; sums are divided by q·n, never by how many took part.
+With ``sampling_rate`` q < 1, each user takes part in each release with probability q, drawn secretly and anew for every
+release. A user's draw and rows are independent of those of all others. So a release is a Poisson-subsampled Gaussian
+event of the same sensitivity, accounted by privacy loss distributions. Sums are divided by q·n, never by the number of
+users who took part.
 
 From a public basis (:meth:`~tacitly.methods.fedrep.estimator.PrivateFedRep.refresh`) there are no votes to release. The
-basis was released before, so it is a public field of the first round's query, as later rounds' bases are.
+basis was released before, so it is a public field of the first round's query, like the bases of later rounds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from tacitly.privacy.guarantee import Budget
 class Settings(RoundSettings):
     """How the budget is divided; the defaults were chosen on synthetic data and need no tuning.
 
-    Over the last part of the rounds, ``averaging``, steps shorten, so that the result averages over them.
+    In the last share ``averaging`` of the rounds, steps become shorter, so that the result averages over them.
     """
 
     averaging: float = 0.2
@@ -82,7 +83,7 @@ def learn(
     public: Array | None = None,
     on_round: Callable[[Array], None] | None = None,
 ) -> LearnedBasis:
-    """Learn a shared basis of ``rank`` columns; with "auto", of as many as stand out in the released votes.
+    """Learn a shared basis of ``rank`` columns; with "auto", of as many columns as stand out in the released votes.
 
     With a ``loss``, targets are as its ``encode`` gives them. Without one they are numbers, the loss is squared, and
     ``step`` makes each round's query: a subclass of :class:`BasisStep` may keep more of a user's model personal.
@@ -98,7 +99,7 @@ def learn(
     make_query: Callable[..., StepQuery] = partial(step, centered=centered)
     if loss is not None:
         make_query = partial(LossStep, loss=loss, intercept=centered)
-    # What a head is where it has nothing to say is known for the plain squared loss.
+    # Only for the plain squared loss is it known what a head is along a direction without information.
     drops = loss is None and step is BasisStep
     return refine_basis(
         *(federation, plan, start, make_query, settings.rounds, settings.averaging, on_round), drops=drops

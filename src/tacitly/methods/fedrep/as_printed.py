@@ -1,9 +1,9 @@
 """Private FedRep as printed (Snedeker et al. 2025, Algorithms 1 and 2, constants of appendix B.4). Not certified.
 
-For comparison. The printed algorithm is followed: the pair statistic for a start, with noise √(2 log(1.25/δ))/ε;
+For comparison. The code follows the printed algorithm: the pair statistic for a start, with noise √(2 log(1.25/δ))/ε;
 disjoint batches of b = ⌊m/2T⌋ rows of the first half for head and gradient; noise √(16 T log(1.25/δ))/ε in the loop;
-heads on the second half. Obvious slips are corrected: the printed clip divides by the norm twice, and with b < k the
-head is the one of least norm.
+heads on the second half. Obvious errors are corrected: the printed clipping divides by the norm twice, and with b < k
+the head is the one of least norm.
 
 Why it is not certified: both phases spend ε on the same users, and the sensitivity under replace-one is taken as ψ/n
 instead of 2ψ/n. So the true ε exceeds the requested one.

@@ -24,9 +24,9 @@ PRINTED = ("step_size", "clip", "start_clip", "batch")
 
 
 class _Continued(Continued):
-    """What ``refresh`` tells the fit. Not a dataclass: it is no parameter."""
+    """State that ``refresh`` passes to the fit. Not a dataclass, because it is not a parameter."""
 
-    _public: Array | None = None  # the basis that it starts from
+    _public: Array | None = None  # the basis from which a refresh starts
 
 
 @dataclass(eq=False, repr=False)
@@ -166,7 +166,7 @@ class PrivateFedRep(_Continued, WithOwnWeights):
             self._before, self._public, self.run = before, self.basis_, f"{self.run}-{calls + 1}"
             super().fit(X, y, users, on_release=on_release)
             self.certificate_ = self._added_up(before)
-        except BaseException:  # whatever stops a call, model and certificate stay those of the calls before
+        except BaseException:  # whatever stops a call, model and certificate remain those of the calls before
             self.__dict__.clear()
             self.__dict__.update(state)
             raise

@@ -1,4 +1,4 @@
-"""The compiled half of :class:`~tacitly.methods.fedrep.queries.BasisStep`: a round at the speed of reading the rows.
+"""The compiled part of :class:`~tacitly.methods.fedrep.queries.BasisStep`: a round nearly as fast as reading the rows.
 
 Users are processed eight at a time, few enough for their rows to stay in cache:
 
@@ -7,10 +7,10 @@ Users are processed eight at a time, few enough for their rows to stay in cache:
 3. each user's rows are read again, from cache: residuals e and the correction Xᵀe;
 4. norms and weights of the eight users, one per lane, and the sum of their weighted rank-one steps.
 
-Users meet in sums only, and lanes do not interact: a user with numbers that are not finite gets a norm that is not
-finite, and adds zero. Sums run over users in order, so a user who adds zero changes no bit of them. k×k systems, norms
-and sums are in double precision whatever the precision of the rows, and a contribution is normalised with the norm of
-the numbers that are added.
+Users' numbers are combined in sums only, and lanes do not interact. A user with numbers that are not finite gets a norm
+that is not finite, and adds zero. Sums run over users in order, so a user who adds zero changes no bit of them. k×k
+systems, norms and sums are in double precision for any precision of the rows. A contribution is normalised with the
+norm of the numbers that are added.
 
 Arrays are addressed by position, counted along rows; see :mod:`tacitly.simd.registers`. (Numba caches compiled code and
 checks for changes in this file only: after a change in ``tacitly.simd``, delete the cache.)
@@ -45,7 +45,7 @@ from tacitly.simd.registers import (
 from tacitly.simd.small_solves import TINY_RIDGE
 
 _USERS = 8  # SIMD lanes: doubles in a register
-_GROUP_BYTES = 1 << 18  # most bytes of rows of a group of users: a quarter of a common second-level cache
+_GROUP_BYTES = 1 << 18  # largest size of the rows of a group of users: a quarter of a common second-level cache
 _AHEAD = 1 << 16  # prefetch distance in bytes
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
@@ -56,10 +56,10 @@ _inside: Any = njit(**UNCOUNTED)
 def basis_steps(X, y, offsets, size, basis, scale, directions, gains, metric, c, weight, centered, out):
     """Add every user's contribution, of norm ``weight``, to its block of ``size`` users in ``out``.
 
-    It is v rᵀ in the first columns and v vᵀ in the last, where r is the correction over c before whitening. Whitening
-    is linear, so the caller applies it once, to the sum. Here it only enters the norm; its directions are orthonormal,
-    so ‖g‖² = ‖scale∘r‖² + Σ_q gains[q]·(directions[q]·r)². ``basis`` and ``directions`` (as rows, for raw features),
-    ``scale`` and both parts of ``out`` are :func:`~tacitly.simd.registers.padded`.
+    A contribution is v rᵀ in the first columns and v vᵀ in the last, where r is the correction divided by c before
+    whitening. Whitening is linear, so the caller applies it once, to the sum. Here it is used for the norm only. Its
+    directions are orthonormal, so ‖g‖² = ‖scale∘r‖² + Σ_q gains[q]·(directions[q]·r)². ``basis`` and ``directions`` (as
+    rows, for raw features), ``scale`` and both parts of ``out`` are :func:`~tacitly.simd.registers.padded`.
     """
     k, K, width = metric.shape[0], basis.shape[0], basis.shape[1]
     n, d, row_bytes = offsets.size - 1, X.shape[1], X.shape[1] * X.itemsize
@@ -238,7 +238,7 @@ def scale_row(rows, u, factor, scale):
 
 @_inside
 def add_gains(rows, directions, gains, along, sizes):
-    """Add the part of whitening's directions to the squared norms of the eight users."""
+    """Add the contribution of whitening's directions to the squared norms of the eight users."""
     if gains.size == 0:
         return
     project_rows(rows, 0, _USERS, directions.shape[1], directions, along, 0, 0)
@@ -267,7 +267,7 @@ def weigh(heads, metric, lengths, sizes, weight, measured, weights):
     # A length of zero means that the energy overflowed.
     part = where_usable(load(lengths, 0), where_usable(norm, spread(weight) / norm))
     part = where_usable(size - spread(LEAST), part)
-    part = where_usable(part - spread(LEAST), part)  # smaller ones have lost digits, and would exceed the norm
+    part = where_usable(part - spread(LEAST), part)  # smaller weights have lost digits, and would exceed the norm
     for b in range(k):
         value = where_usable(part, load(measured, b * _USERS))
         store(measured, b * _USERS, value)

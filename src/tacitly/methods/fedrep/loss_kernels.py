@@ -21,21 +21,21 @@ from tacitly.simd.lazy_njit import njit
 
 PENALTY = 1.0
 """Ridge of a round's heads: each direction's part of the score has prior variance one. Chosen by reasoning: the labels
-of a few rows cannot tell larger scores apart, and only a head's direction and relative size enter the step."""
+of a few rows cannot distinguish larger scores, and the step uses only a head's direction and relative size."""
 
 LEAST_CURVATURE = 1e-6
 """Lower bound on a user's mean curvature: limits the correction of a user whose rows are all classified with certainty.
 """
 
 LEAST_HEAD = 1e-6
-"""Share of the score below which a head is rounding error. A user with one class and an intercept has a zero head, and
-scaling the rounding error that is left of it to norm one would add noise."""
+"""Share of the score below which a head is rounding error. A user with one class and an intercept has a zero head;
+scaling its rounding error to norm one would add noise."""
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 class RoundFits(NamedTuple):
-    """Heads of several users as a round fits them, and what they mean for every row."""
+    """Heads of several users as a round fits them, and derivatives of the loss at every row."""
 
     heads: Array  # users × k × classes
     levels: Array  # mean squares of projected rows, one per user
@@ -148,7 +148,7 @@ def _whiten(G, scale, across, gains, length):
     for a in range(G.shape[0]):
         for e in range(d):
             G[a, e] *= length * scale[e]
-        # Directions are orthonormal, so adding along one does not change the products with the others.
+        # Directions are orthonormal, so adding a multiple of one does not change the products with the others.
         for p in range(r):
             dot = 0.0
             for e in range(d):

@@ -1,19 +1,20 @@
 """What one user contributes to a step of the shared basis, for the squared loss and for other losses.
 
-Squared loss (Private FedRep, Algorithm 1, lines 5-7, carried further). The user fits a head v to the current basis U by
-least squares; the residual e = y − XUv gives the correction g = Xᵀe/(m − k), an estimate of the part of the user's
+Squared loss (an extension of Private FedRep, Algorithm 1, lines 5-7). The user fits a head v to the current basis U by
+least squares. The residual e = y − XUv gives the correction g = Xᵀe/(m − k), an estimate of the part of the user's
 weights that U misses (in whitened coordinates; it is orthogonal to U by the normal equations). The contribution is
 
     (g vᵀ / c,  v vᵀ) / ν,    ν = ‖v‖² √(1 + ρ²),   ρ = ‖g‖ / (c ‖v‖).
 
 Other losses: logistic, hinge, Poisson, several classes (left open in the paper's conclusion). The user fits a head V
-(k×c'; c' = 1 except for more than two classes) to the projected rows P = XU by a ridge Newton fit. With R the negative
-slopes of the loss at the fit and w their mean curvature, the correction is G = (I − UUᵀ)XᵀR/(m·w): one Newton step from
-UV in whitened coordinates, where XᵀWX ≈ m·w·I off the basis. The contribution is (G Vᵀ/c, V Vᵀ)/ν, ν its true norm.
+(k×c'; c' = 1 except for more than two classes) to the projected rows P = XU by Newton's method with a ridge penalty.
+With R the negative slopes of the loss at the fit and w their mean curvature, the correction is
+G = (I − UUᵀ)XᵀR/(m·w): one Newton step from UV in whitened coordinates, where XᵀWX ≈ m·w·I outside the basis. The
+contribution is (G Vᵀ/c, V Vᵀ)/ν, where ν is its true norm.
 
 Releases :class:`BasisStep` and :class:`LossStep`. Unit: the user. A contribution is a function of one user's rows and
-of public fields, and it has norm 1 or is zero, whatever the rows, because it is divided by its own norm. So removing a
-user (zero-out) moves the sum by at most 1, replacing one by at most 2 (corrections can point against each other). One
+of public fields. It is divided by its own norm, so it has norm 1 or is zero, for any rows. So removing a user
+(zero-out) moves the sum by at most 1, replacing one by at most 2 (corrections can point against each other). One
 Gaussian event per round.
 """
 
@@ -155,7 +156,7 @@ class LossStep(StepQuery, ArrayQuery):
             raise ValueError("loss must not be 'squared' in a LossStep. Use BasisStep.")
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the unit vector (GVᵀ/c, VVᵀ)/ν; zero where there is no head or a number is not finite."""
+        """Return the unit vector (GVᵀ/c, VVᵀ)/ν; zero if there is no head or a number is not finite."""
         rows, targets = X.astype(np.float64), y.astype(np.float64)
         centered = rows - rows.mean(axis=0) * self.intercept
         one, directions = np.array([0, len(X)]), self.whitening.to_raw(self.basis)

@@ -77,7 +77,7 @@ METHOD = Method(
         Trial(
             "sparse, as printed",
             {"rank": 2, "sparsity": 1, "mode": "paper", "clips": (5, 5, 5, 2, 8), "start": "moments", "rounds": 2},
-            tolerance=1e-4,  # the printed equations multiply rounding errors of the sums by ten million
+            tolerance=1e-4,  # the printed equations amplify rounding errors of the sums by a factor of ten million
         ),
     ),
     audits=(

@@ -1,18 +1,18 @@
 """AMHT-LRS, low rank plus sparse: every user's model is U wᵢ + bᵢ, a shared basis and a few personal coordinates.
 
 AMHT-LRS (Pal et al. 2024) alternates: users fit bᵢ by hard thresholding and wᵢ by least squares, the server solves the
-normal equations in U. This is the server's half, with three routes to U (queries:
+normal equations in U. This is the server's part, with three routes to U (queries:
 :mod:`tacitly.methods.low_rank_sparse.queries`):
 
 * ``gradient`` (Remark 1's O(mtdr) update): the loop of Private FedRep, with every user's sparse part subtracted first.
-  Contributions shrink as U improves, and the noise with them. The r×r second moment of the weights replaces the matrix
-  of the equations, so d·r + r² numbers carry noise instead of (dr)².
-* ``equations``: the exact normal equations of the *change* of U, both sides under one clip.
+  Contributions decrease as U improves, and the noise decreases with them. The r×r second moment of the weights replaces
+  the matrix of the equations, so d·r + r² numbers carry noise instead of (dr)².
+* ``equations``: the exact normal equations of the *change* of U, both sides clipped together.
 * ``central`` (Algorithm 3, rank 1, all weights one): a loop that starts from zero, so no start is released. The
   features' second moment is released once, because it is the same in every round.
 
-One budget covers everything: whitening, start, scales and rounds are phases of one plan. Each release names its
-sensitivity in its query's docstring and is one Gaussian event; the server's computations are post-processing.
+One budget covers everything: whitening, start, scales and rounds are phases of one plan. The docstring of each query
+states its sensitivity, and each release is one Gaussian event; the server's computations are post-processing.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tacitly.methods.shared.typical_norm import Typical, typical_norm
 from tacitly.methods.shared.whitening import Whitening, measured_whitening
 from tacitly.privacy.calibration import Phase, Plan
 
-# With at least this many users, rounds keep supports as they were grown, without revising them: the errors that wrong
+# With at least this many users, rounds keep supports as first selected, without revising them. The errors that wrong
 # coordinates cause in the basis are independent between users and average out, and a round takes a third less time. (On
 # synthetic data with 12,000 to 20,000 users the basis was as accurate either way; with 75 users it was not.)
 _MANY_USERS = 10_000
 
-# Standard deviations of the noise that a weight of the central model has to exceed; and on a column whose variance does
-# not stand out of the noise, where such a weight is the exception.
+# Standard deviations of the noise that a weight of the central model has to exceed; the second number is for columns
+# whose variance does not exceed the noise, on which such weights are rare.
 _CLEAR, _CLEARER = 3.0, 4.0
-_REACH = 30.0  # octaves around one in which the norm of a correction is looked for
+_REACH = 30.0  # octaves around one in which the norm of a correction is searched
 
 
 def swaps_per_round(n_users: int) -> int:
@@ -118,11 +118,11 @@ def _learn_by_equations(
             gram = typical_norm(federation, query(parts="gram"), scales, "gram norm", reach=REACH, sure=SURE)
         name = f"right-hand norm {number + 1}"
         right = typical_norm(federation, query(parts="right"), scales, name, reach=REACH, sure=SURE)
-        # √2 on both scales: where each is typical, the joint norm is one.
+        # √2 on both scales: if both parts have typical size, the joint norm is one.
         joint = query(gram_scale=math.sqrt(2.0) * gram.size, right_scale=math.sqrt(2.0) * right.size)
         released = federation.release(joint, event, f"normal equations {number + 1}")
         if not (gram.found and right.found):
-            continue  # what hides a scale hides the equations: the basis stays as it is
+            continue  # noise that hides a scale also hides the equations: the basis stays unchanged
         matrix, right_side = joint.split(released)
         # Off-diagonal blocks are symmetric too, which halves their noise variance.
         noise = federation.sum_sigma(event) * joint.gram_scale / math.sqrt(2.0)
@@ -139,7 +139,7 @@ def _learn_central(
     event = plan.event("scales", clip=1.0)
     first = state.query(whitening, sparsity, centered)
     typical = typical_norm(federation, first, event, "correction norm", reach=_REACH)
-    # If far too small, the model stays at zero, which harms nobody; a scale far too large would fill it with noise.
+    # If the scale is far too small, the model stays at zero, which does no harm; if far too large, noise would fill it.
     state.scale = (typical.size if typical.found else 2.0**-_REACH) / TARGET_RATIO
     run_rounds(
         federation,
@@ -158,8 +158,8 @@ class Central(CentralState):
     """The server's state for one central model with sparse personal parts."""
 
     swaps: int = 2
-    sure: Array = field(kw_only=True)  # what columns vary by at least, in whitened coordinates
-    variances: Array = field(init=False)  # of the privacy noise in the model
+    sure: Array = field(kw_only=True)  # lower limits of columns' variances, in whitened coordinates
+    variances: Array = field(init=False)  # variances of the privacy noise in the model
 
     def __post_init__(self) -> None:
         self.variances = np.zeros(len(self.model))
@@ -170,19 +170,19 @@ class Central(CentralState):
         return SparseStep(*public, sparsity=sparsity, shared_weight=True, swaps=self.swaps)
 
     def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
-        """Move the model, and follow the noise in it: a step adds some and corrects what was there, as users vary."""
+        """Move the model and track its noise: a step adds noise, and corrects earlier noise where users vary."""
         weight = self.scale * sigma / max(float(second[0, 0]), sigma * math.sqrt(2.0), np.finfo(float).tiny)
         _, signal = shrink_by_noise(step, sigma, 0)
         super().advance(step, second, sigma, n_users, damping=damping)
-        length = damping * self.step_length.value * signal  # of the step that was just made
+        length = damping * self.step_length.value * signal  # length of the step that was just made
         self.variances = np.square(1.0 - min(length, 1.0) * self.sure) * self.variances + (length * weight) ** 2
 
     def cleaned(self, whitening: Whitening) -> Array:
-        """Return the model without the weights that noise alone could have made.
+        """Return the model without the weights that noise alone could have produced.
 
-        Nobody's rows correct a weight on a column that is constant within users, so noise adds up in it over all
-        rounds, and the few users in whom the column does vary would have it in their predictions. Whitening by noisy
-        correlations also hands on to such a column what other columns say, so there only its own part counts.
+        If a column is constant within users, no user's rows correct its weight, so noise accumulates in it over all
+        rounds and would affect the predictions of the few users in whom the column varies. Whitening by noisy
+        correlations also moves weight from other columns to such a column, so only the column's own part counts there.
         """
         back, varies = whitening.from_raw(np.diag(whitening.scale)), self.sure > 0  # columns apart again
         clear = np.square(self.model[:, 0]) > _CLEAR**2 * self.variances

@@ -1,9 +1,8 @@
-"""How many personal coordinates users choose, by cross-validation on their own rows: array operations, few users.
+"""Users' choice of the number of personal coordinates, by cross-validation on their own rows: array operations.
 
-What :func:`~tacitly.methods.low_rank_sparse.head_kernels.choose_size` does, for users so few that compiling it would
-take longer. Every fold of every user is fitted as :mod:`~tacitly.methods.low_rank_sparse.array_fits` fits users. Users
-with fewer folds than others are there without rows, so no number of one user depends on another's rows, to the last
-bit.
+The same as :func:`~tacitly.methods.low_rank_sparse.head_kernels.choose_size`, for few users, for whom compiling would
+take longer. :mod:`~tacitly.methods.low_rank_sparse.array_fits` fits every fold of every user. Users with fewer folds
+than others take part without rows, so no number of one user depends on another user's rows, to the last bit.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from tacitly.arrays import Array, Offsets, per_user, rows_times
 from tacitly.methods.low_rank_sparse.array_fits import ROUNDING, Fits, Indices, affordable, fit_in_arrays
 
 FOLDS = 5
-"""Parts of a user's rows that are left out in turn."""
+"""Number of parts of a user's rows that are left out in turn."""
 
 DOUBT = 4.0
 """Standard errors by which personal coordinates must predict better than none before a user subtracts them in a round.
 
-A head can be weighed against the population's later; a basis that was learned beside coordinates that fit noise cannot.
+A head can later be averaged with the population's. A basis that was learned with coordinates that fit noise cannot be
+corrected.
 """
 
 
@@ -28,8 +28,8 @@ def chosen_sizes(
 ) -> Indices:
     """Return the number of coordinates of each user, one of ``sizes``.
 
-    The fewest whose left-out error is within one standard error of the smallest, and none at all within ``doubt``
-    standard errors (at least one).
+    This is the smallest number whose left-out error is within one standard error of the smallest error, or zero if its
+    error is within ``doubt`` standard errors (at least one).
 
     >>> rng = np.random.default_rng(0); X = rng.normal(size=(60, 6)); y = X @ [1.0, 1, 1, 1, 1, 4]
     >>> users, ones, sizes = np.array([0, 60]), np.ones((6, 1)), np.array([0, 1, 2])

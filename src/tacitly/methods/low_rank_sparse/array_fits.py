@@ -1,9 +1,9 @@
 """Fits of a few users' models at once by array operations, without compiled code.
 
-What :func:`~tacitly.methods.low_rank_sparse.kernels.fit_users` does, for users so few that compiling it would take
-longer: a user fits weights on the basis, adds personal coordinates in parts, and exchanges them while that improves the
-fit. No number of one user depends on another's rows, to the last bit: rows are changed entry by entry and added up user
-by user, and all arrays after that have one entry per user.
+The same as :func:`~tacitly.methods.low_rank_sparse.kernels.fit_users`, for few users, for whom compiling would take
+longer: a user fits weights on the basis, adds personal coordinates in parts, and exchanges them while this improves the
+fit. No number of one user depends on another user's rows, to the last bit: rows are changed entry by entry and added up
+user by user, and all later arrays have one entry per user.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from tacitly.arrays import Array, Offsets, Rows, per_user, rows_times
 Indices = npt.NDArray[np.int64]
 
 CONSTANT = 1e-13
-"""Of a feature's mean: smaller variation is rounding error."""
+"""Relative to a feature's mean: smaller variation is rounding error."""
 
 ROUNDING = 1e-12
-"""Relative, of squares: smaller differences are rounding errors."""
+"""Relative difference of squares below which differences are rounding errors."""
 
 SWAPS = 12
-"""How often a head's support may be revised: more than any observed fit needed, most end after two."""
+"""How often a head's support may be revised: more than any observed fit needed; most fits need two revisions."""
 
 MOST_COLUMNS = 12
-"""Weights and personal coordinates of a user for whom array operations are worth while: products grow as squares."""
+"""Largest number of weights and personal coordinates for array operations, because products grow quadratically."""
 
 _RIDGE = 1e-12  # relative to each column's square, as in the compiled form
-_NOTHING = int(np.float64(np.finfo(np.float64).tiny).view(np.int64))  # keys below it are of zeros
+_NOTHING = int(np.float64(np.finfo(np.float64).tiny).view(np.int64))  # smaller keys belong to zeros
 
 
 @dataclass(frozen=True)
 class Fits:
     """Fits of several users; columns are the projections on the basis, then the selected features, one array each."""
 
-    columns: list[Array]  # one number per row; zero for rows of users who have fewer
+    columns: list[Array]  # one number per row; zero for rows of users with fewer columns
     targets: Array
-    means: list[Array]  # of the targets, then of the columns, one number per user; zeros without an intercept
+    means: list[Array]  # means of the targets, then of the columns, one number per user; zeros without an intercept
     coefficients: list[Array]  # one number per user
     support: Indices  # the selected features, one row per user
-    sizes: Indices  # how many there are
+    sizes: Indices  # number of selected features
     left: Array  # residuals
     pull: Array  # Xᵀ times residuals, one row per user
 
@@ -69,11 +69,11 @@ def fit_in_arrays(
     swaps: int,
     wanted: Indices | None = None,
 ) -> Fits:
-    """Fit all users: weights on the basis, and up to ``most`` personal coordinates as far as there are rows for them.
+    """Fit all users: weights on the basis, and up to ``most`` personal coordinates if there are enough rows.
 
-    ``wanted`` has the number of coordinates of each user, where users have chosen one.
+    ``wanted`` has the number of coordinates of each user, if users have chosen one.
 
-    ``scale`` has one row of numbers per user, one per feature: candidates are compared in units of it.
+    ``scale`` has one row per user and one number per feature; candidates are compared in these units.
     """
     state = _State(X, y, offsets, basis, scale, most, intercept)
     state.solve_and_keep()
@@ -129,12 +129,12 @@ class _State:
         self.solve_and_keep()
 
     def solve_and_keep(self) -> None:
-        """Fit all users to the columns that they have."""
+        """Fit all users to their columns."""
         self.kept, self.left, self.least = self._solve(self.selected)
         self.pull = self._pull()
 
     def swap(self) -> bool:
-        """Try the largest of b + gradient as supports; return whether any user goes on."""
+        """Try the largest of b + gradient as supports; return whether any user continues."""
         attempt = self._attempts()
         if not self.active.any():
             return False
@@ -153,7 +153,7 @@ class _State:
         return bool(better.any())
 
     def _attempts(self) -> Indices:
-        """Return trial supports, in which coordinates that stay keep their places, and note who has a new one."""
+        """Return trial supports, in which kept coordinates keep their places; record which users have a new one."""
         users, places = np.arange(len(self.sizes)), np.arange(self.most)
         values = self.pull * self.scale
         for place in range(self.most):
@@ -168,7 +168,7 @@ class _State:
         same = (self.support[:, :, None] == order[:, None, :]) & there[:, :, None] & there[:, None, :]
         leaving, entering = there & ~same.any(axis=2), there & ~same.any(axis=1)
         self.active = self.active & (self.sizes > 0) & (last >= _NOTHING) & entering.any(axis=1)
-        first = np.argsort(~entering, axis=1, kind="stable")  # those that enter, in order
+        first = np.argsort(~entering, axis=1, kind="stable")  # the entering coordinates, in order
         newcomers = np.take_along_axis(order, first, axis=1)
         ranks = np.maximum(np.cumsum(leaving, axis=1) - 1, 0)
         return np.where(leaving, np.take_along_axis(newcomers, ranks, axis=1), self.support)
@@ -211,7 +211,7 @@ class _State:
         return per_user(self.X * self.left[:, None], self.offsets)
 
     def _selected(self, support: Indices, place: int) -> tuple[Array, Array]:
-        """Return the column of each user's coordinate at this place, zeros for users without one."""
+        """Return the column of each user's coordinate at this place; zeros for users without a coordinate there."""
         features = support[:, place][self.owner]
         column = np.take_along_axis(self.X, features[:, None], axis=1)[:, 0] if self.X.size else np.zeros(0)
         column = np.where((place < self.sizes)[self.owner], column, 0.0)

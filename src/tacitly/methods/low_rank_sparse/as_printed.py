@@ -6,10 +6,10 @@ dropped, missing ones count as zero), so
 
     ‖A_i‖ ≤ Γ₁ = m A₁² A_w²    and    ‖V_i‖ ≤ Γ₂ = m A₁ (A₂ + A₃) A_w,
 
-and both sums are released in every iteration with noise in proportion to Γ₁ and Γ₂. With public clips and a public m
-that is sound. (The paper's experiments read thresholds off the data, do not pay for the start and have users with
-different m; that is not sound and not reproduced.) Noise comes from exact accounting instead of the printed constant,
-which is a quarter larger than necessary. The printed scalar clip maps −x to +ρ; |x| is meant.
+and both sums are released in every iteration with noise in proportion to Γ₁ and Γ₂. With public bounds and a public m
+this is sound. (The paper's experiments compute thresholds from the data, do not pay for the start and have users with
+different m; this is not sound and not reproduced.) Noise comes from exact accounting instead of the printed constant,
+which is a quarter larger than necessary. The printed scalar clipping maps −x to +ρ; |x| is meant.
 
 Releases, unit the user, one Gaussian event each. A contribution depends on one user's rows and public fields.
 :class:`ClippedGram`: sensitivity Γ₁ (zero-out), √2·Γ₁ (replace-one: positive semi-definite, so ⟨P, Q⟩ ≥ 0).
@@ -64,7 +64,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class _Clipped(Query):
-    bases: Array  # of all rounds so far, one d×r matrix each: a user's state follows from them
+    bases: Array  # bases of all rounds so far, one d×r matrix each: a user's state follows from them
     most: int
     clips: Clips
     thresholds: Thresholds
@@ -80,7 +80,7 @@ class _Clipped(Query):
         rows, targets = rows[: self.clips.count], targets[: self.clips.count]
         sparse_part = rows @ b
         sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-        # If a size overflows, the contribution is not finite and the final clip turns it into zero.
+        # If a size overflows, the contribution is not finite, and the final clipping turns it into zero.
         kept = rows * np.minimum(1.0, self.clips.rows / np.maximum(sizes, np.finfo(float).tiny))
         left = np.clip(targets, -self.clips.targets, self.clips.targets)
         left = left - np.clip(sparse_part, -self.clips.sparse_part, self.clips.sparse_part)
@@ -134,7 +134,7 @@ class TargetMoment(FeatureMoment):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Iterations, clips, and the start of U: random (public), or method of moments (a private release)."""
+    """Iterations, clipping bounds, and the start of U: random (public), or method of moments (a private release)."""
 
     clips: Clips
     thresholds: Thresholds

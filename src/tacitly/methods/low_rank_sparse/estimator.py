@@ -188,7 +188,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         return Procedure(settings.events(plan), learn)
 
     def head_work(self) -> HeadWork:
-        """Return what fits a head: data, so that it can travel to users."""
+        """Return the computation of a head as data, so that it can be sent to users."""
         sparsity = Sparsity.of(self.sparsity, len(self.basis_))
         if self.mode == "paper":
             rounds, clips = 15 if self.rounds is None else self.rounds, self._paper_clips()
@@ -203,10 +203,10 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
     def _around_the_basis(self, population: Population, budget: Budget) -> dict[str, Any]:
         around, sizes = super()._around_the_basis(population, budget), (population.n_users, population.n_features)
         if around and not self.shared_weight:
-            # However few users there are: without the population, coordinates of one's own fit the noise.
+            # Even with few users: without the population, personal coordinates fit the noise.
             around["after"] = population_phases(budget, *sizes, self._most_directions(sizes[1]))
         elif around:
-            # The central model is the population's direction, and its weight is one: only intercepts are spread.
+            # The central model is the population's direction, and its weight is one: only intercepts vary.
             around["after"] = population_phases(budget, sizes[0], 1, 1) if self.fit_intercept else ()
         return around
 
@@ -234,7 +234,7 @@ class LowRankSparse(SharedBasisModel, RankAndSparsity):
         self.sparse_indices_, self.sparse_values_ = heads.indices, heads.values
 
     def _scores(self, rows: npt.NDArray[Any], positions: Positions) -> Array:
-        """Return the scores of rows; no user's weights are written out."""
+        """Return the scores of rows; no user's d weights are formed."""
         scores, known = super()._scores(rows, positions), positions >= 0
         own = np.take_along_axis(rows[known], self.sparse_indices_[positions[known]], axis=1)
         scores[known] += np.einsum("nk,nk->n", own, self.sparse_values_[positions[known]])

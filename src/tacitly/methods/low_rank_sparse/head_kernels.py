@@ -1,4 +1,4 @@
-"""Compiled fits of heads in AMHT-LRS: :mod:`tacitly.methods.low_rank_sparse.heads` says what they are."""
+"""Compiled fits of heads in AMHT-LRS, which are described in :mod:`tacitly.methods.low_rank_sparse.heads`."""
 
 # Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -76,8 +76,8 @@ def write_inverse_sizes(X, first, last, n, intercept, rows, scale):
 def choose_size(X, first, last, y, basis, shared, intercept, scale, u, sizes, doubt, work):
     """Return the number of coordinates: the most allowed, or one of ``sizes`` by the user's cross-validation.
 
-    Cross-validation takes the fewest whose error is within one standard error of the smallest, and none at all within
-    ``doubt`` standard errors (at least one).
+    Cross-validation takes the smallest number whose error is within one standard error of the smallest error, or zero
+    if its error is within ``doubt`` standard errors (at least one).
     """
     m, fixed = last - first, work.fixed.size
     most = affordable(m, fixed + intercept, work.support.shape[1])

@@ -28,10 +28,10 @@ from tacitly.simd.lazy_njit import MANY, few
 Indices = npt.NDArray[np.int64]
 
 EXPECTED = 0.5
-"""Penalty where whoever gives a number of coordinates says that they exist: twice as much hides many."""
+"""Penalty if the number of coordinates is given, which states that they exist: twice this value would hide many."""
 
 UNKNOWN = 1.25
-"""Penalty where users choose the number: without personal coordinates in the truth, a smaller one lets noise in."""
+"""Penalty if users choose the number: if no personal coordinates exist, a smaller value would fit noise."""
 
 _MOST = 1 << 20  # coordinates per user
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150])
@@ -73,7 +73,7 @@ class Sparsity:
 
     @property
     def choices(self) -> Indices:
-        """:attr:`sizes`, or an empty array where there is nothing to choose: kernels have one signature for both."""
+        """:attr:`sizes`, or an empty array if there is nothing to choose: kernels have one signature for both."""
         return self.sizes if self.chosen else np.zeros(0, dtype=np.int64)
 
 
@@ -95,7 +95,7 @@ class SparseHeads:
 
     @classmethod
     def unpacked(cls, table: Array, rank: int) -> SparseHeads:
-        """Invert :meth:`packed`. The width is the most coordinates allowed: how many a user chose is private."""
+        """Invert :meth:`packed`. The width is for the largest allowed number, because a user's number is private."""
         k = (table.shape[1] - rank - 1) // 2
         indices, values = table[:, rank + 1 : rank + 1 + k].astype(np.int64), table[:, rank + 1 + k :]
         return cls(table[:, :rank].copy(), table[:, rank].copy(), indices, values.copy())
@@ -157,7 +157,7 @@ def _with_errors(
 def _in_arrays(
     X: Rows, y: Rows, offsets: Offsets, basis: Array, sparsity: Sparsity, intercept: bool
 ) -> tuple[SparseHeads, Array]:
-    """Return what :func:`_with_errors` does by array operations."""
+    """Return the same as :func:`_with_errors`, by array operations."""
     rows, targets, counts, rank = X.astype(np.float64), y.astype(np.float64), np.diff(offsets), basis.shape[1]
     most = sparsity.most
     with np.errstate(all="ignore"):
@@ -169,8 +169,8 @@ def _in_arrays(
         sizes = np.column_stack([np.ones((len(counts), rank)), np.take_along_axis(scale, fits.support, axis=1)])
         columns = np.stack(fits.columns, axis=1) * np.repeat(sizes, counts, axis=0)
         heads, errors = np.zeros((len(counts), rank + most)), np.full(len(counts), math.inf)
-        for size in range(most + 1):  # a fit of its own for each number of columns: penalties are relative to it
-            # Users with other numbers are there without rows: how many chose this one, which is private, moves no bit.
+        for size in range(most + 1):  # a separate fit for each number of columns: penalties are relative to it
+            # Users with other numbers take part without rows: how many chose this one is private, and changes no bit.
             chosen = fits.sizes == size
             own, starts = np.repeat(chosen, counts), np.append(0, np.cumsum(np.where(chosen, counts, 0)))
             used = columns[own, : rank + size]
@@ -181,7 +181,7 @@ def _in_arrays(
         raw = heads * sizes
         levels = fits.means[0] - np.einsum("nb,nb->n", raw, np.stack(fits.means[1:], axis=1)) if intercept else 0.0
         table = np.column_stack([heads[:, :rank], np.where(np.isfinite(levels), levels, 0.0) + np.zeros(len(counts))])
-        order = np.argsort(~kept, axis=1, kind="stable")  # those that are kept come first
+        order = np.argsort(~kept, axis=1, kind="stable")  # kept coordinates come first
         indices = np.take_along_axis(np.where(kept, fits.support, 0), order, axis=1)
         values = np.take_along_axis(np.where(kept, raw[:, rank:], 0.0), order, axis=1)
     usable = np.isfinite(table).all(axis=1) & np.isfinite(values).all(axis=1)
@@ -201,7 +201,7 @@ def wanted_by(
     intercept: bool,
     doubt: float,
 ) -> Indices | None:
-    """Return how many coordinates each user has chosen; None where there is nothing to choose."""
+    """Return the number of coordinates that each user has chosen; None if there is nothing to choose."""
     if not sparsity.chosen:
         return None
     return chosen_sizes(X, y, offsets, basis, scale, sparsity.sizes, intercept=intercept, doubt=doubt)
@@ -220,10 +220,10 @@ def inverse_sizes(rows: Array, offsets: Offsets, intercept: bool) -> Array:
 class SparseHeadWork(HeadWork):
     """Fit heads by :func:`fit_sparse_heads` on a public basis, and pack them.
 
-    With a ``prior`` of heads, users weigh their own fit against the head that the population gives them
-    (:mod:`tacitly.heads.population`, without personal coordinates) by how well each predicts rows that are left out.
-    The own fit pays for its numbers and for the choice of k of d coordinates: ``penalty`` times what is fair if nobody
-    can say whether such coordinates exist.
+    With a ``prior`` of heads, users average their own fit with the head that the population gives them
+    (:mod:`tacitly.heads.population`, without personal coordinates), according to how well each predicts rows that are
+    left out. The own fit is penalised for its parameters and for the choice of k of d coordinates: ``penalty`` times
+    the neutral value for unknown existence of such coordinates.
     """
 
     basis: Array
@@ -261,7 +261,7 @@ class SparseHeadWork(HeadWork):
         share = self._share(np.diff(offsets), np.count_nonzero(alone.values, axis=1), errors, others)
         weights = alone.weights * share[:, None] + shrunk[:, :-1] * (1.0 - share[:, None])
         if self.shared_weight:
-            weights = alone.weights  # one, also to the last bit
+            weights = alone.weights  # exactly one, to the last bit
         intercepts = alone.intercepts * share + shrunk[:, -1] * (1.0 - share)
         return SparseHeads(weights, intercepts, alone.indices, alone.values * share[:, None])
 

@@ -1,19 +1,20 @@
 """Compiled fits of users' models in AMHT-LRS: weights on the basis and a few personal coordinates.
 
 Given a public basis U, a user fits w and a k-sparse b with y ≈ X(Uw + b). AMHT-LRS (Pal et al. 2024, Algorithm 2) steps
-along the gradient and keeps entries above a threshold Δ that shrinks with unknown error bounds. Here Δ is the k-th
-largest candidate, so it needs no bounds and shrinks by itself. After every step the selected coordinates and w are
-fitted together by least squares, so that a correct support is exact at once (hard thresholding pursuit):
+along the gradient and keeps entries above a threshold Δ that decreases with unknown error bounds. Here Δ is the k-th
+largest candidate, so it needs no bounds and decreases automatically. After every step the selected coordinates and w
+are fitted together by least squares, so that a correct support gives the exact solution at once (hard thresholding
+pursuit):
 
 1. grow: in ``stages`` equal parts, add the coordinates most correlated with the residual;
-2. swap: keep the k largest of b + gradient and fit again, while that improves the fit, ``swaps`` times at most.
+2. swap: keep the k largest of b + gradient and fit again, while this improves the fit, at most ``swaps`` times.
 
 Candidates are compared in units of ``scale`` (one over each feature's size), so that results do not depend on units.
 
-Eight users are fitted together, one per SIMD lane (:mod:`tacitly.methods.low_rank_sparse.lane_kernels`); everything but
-reading rows is then eight times as fast. Lanes do not interact, so no user's fit depends on another user, to the last
-bit. A user with many rows is fitted alone, its rows distributed over the lanes; which users these are depends on each
-user's own number of rows only.
+Eight users are fitted together, one per SIMD lane (:mod:`tacitly.methods.low_rank_sparse.lane_kernels`); everything
+except reading rows is then eight times as fast. Lanes do not interact, so no user's fit depends on another user, to the
+last bit. A user with many rows is fitted alone, with rows distributed over the lanes; this depends on the user's own
+number of rows only.
 """
 
 # Numba kernels are not typed.
@@ -42,7 +43,7 @@ from tacitly.simd.registers import load, spread, store
 from tacitly.simd.tiles import transpose_eight
 from tacitly.simd.top_k import LANES, NOTHING, get, keep_largest, keyed, put
 
-LONG = 128  # rows from which on a user is fitted alone: eight users with fewer fit the second-level cache
+LONG = 128  # number of rows from which on a user is fitted alone: eight users with fewer fit the second-level cache
 _AHEAD = 1 << 16  # prefetch distance in bytes
 
 
@@ -74,7 +75,7 @@ def layout_of(rows, u):
 
 @kernel
 def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, stages, swaps, work):
-    """Fit n users with ``wanted`` coordinates each (fewer where no more help); results are left in the workspace.
+    """Fit n users with ``wanted`` coordinates each (fewer if more do not help); results are left in the workspace.
 
     User u has rows first[u] to last[u]. ``basis`` is padded, directions as rows; ``shared`` fixes the only weight at
     one; ``scale`` has one column per user.
@@ -106,7 +107,7 @@ def fit_users(X, y, first, last, n, basis, shared, intercept, scale, wanted, sta
         store(errors, 0, solve(columns, factor, trial, tried, top, height, alone))
         for v in range(LANES):
             u = 0 if alone else v
-            # Every growth is kept, even a failed one: no number of another user may remain in the workspace.
+            # Every growth is kept, even if it failed: no number of another user may remain in the workspace.
             better = growing or (u < n and active[u] == 1 and errors[u] < least[u])
             chosen[v] = 1.0 if better else 0.0
         keep_chosen(chosen, trial, kept, tried, left, small, top, height)

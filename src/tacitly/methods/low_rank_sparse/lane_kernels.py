@@ -31,7 +31,7 @@ inlined: Any = njit(forceinline=True, **_OPTIONS)  # for functions with many arg
 
 
 class Workspace(NamedTuple):
-    """Buffers for the fits of one group of users, reused for the next; holds the results of a fit.
+    """Buffers for the fits of one group of users, reused for the next; they hold the results of a fit.
 
     ``columns`` has the target, the projections on the basis and the selected features as rows; number j of user u is
     at 8j + u, or at j for a user fitted alone. With an intercept all of them are centred first: beside a column of
@@ -39,8 +39,8 @@ class Workspace(NamedTuple):
     """
 
     columns: Numbers
-    means: Numbers  # of the columns, if they are centred
-    spare: Numbers  # 1 on the diagonal for columns a user does not have, so that the system is solvable
+    means: Numbers  # means of the columns, if they are centred
+    spare: Numbers  # 1 on the diagonal for columns that a user does not have, so that the system is solvable
     factor: Numbers  # Cholesky factors, with reciprocal diagonals; the first column is the right-hand side
     trial: Numbers
     coefficients: Numbers  # weights, then values of the selected features
@@ -71,7 +71,7 @@ class Workspace(NamedTuple):
 def make_workspace(longest: int, n_features: int, fixed: int, most: int, rows: npt.DTypeLike, alone: int) -> Workspace:
     """Allocate buffers for users with up to ``longest`` rows, ``fixed`` weights and ``most`` personal coordinates.
 
-    ``alone`` is the number of rows from which on a user is fitted alone.
+    A user with at least ``alone`` rows is fitted alone.
     """
     room = max(LANES * min(longest, alone), longest + -longest % LANES) + 4 * LANES
     height = 1 + fixed + most

@@ -1,4 +1,4 @@
-"""What one user contributes to AMHT-LRS: the basis correction from its residual, its sparse part subtracted.
+"""A user's contribution to AMHT-LRS: the basis correction from the residual, with the sparse part subtracted.
 
 In a round every user fits weights w and a few personal coordinates b to the current basis U
 (:mod:`tacitly.methods.low_rank_sparse.kernels`); the residual is e = y − X(Uw + b). The user's part of the
@@ -11,7 +11,7 @@ U). There are two forms:
   both sides of the equations reweights users and does not bias the solution; clipping x, y and w separately does.
 
 Releases of both. Unit: the user. A contribution is a function of one user's rows and of public fields, and its norm is
-at most one whatever the rows: sensitivity 1 (zero-out), 2 (replace-one: V can point either way). One Gaussian event per
+at most one for any rows: sensitivity 1 (zero-out), 2 (replace-one: V can point either way). One Gaussian event per
 round.
 """
 
@@ -37,8 +37,8 @@ from tacitly.methods.shared.whitening import Whitening, user_chunks
 from tacitly.privacy.clipping import LEAST, clip_factor
 
 _MOST_SWAPS = 1 << 10  # limits the work that a message from the network can cause
-_LANES = 8  # users that are fitted together
-_STAGES = 2  # a round's fit need not be the best: nearly right supports suffice, and the next round refits them
+_LANES = 8  # number of users that are fitted together
+_STAGES = 2  # a round's fit need not be optimal: nearly correct supports suffice, and the next round refits them
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class SparseStep(BasisStep):
         return not self.shared_weight and self.basis.shape[1] + self.sparsity.most <= MOST_COLUMNS
 
     def form_for(self, n_users: int, n_features: int) -> Query:
-        """Return the form that sums so many users: public sizes decide."""
+        """Return the form to use for this number of users; it depends on public sizes only."""
         return super().form_for(n_users, n_features) if self._has_array_form else self
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
@@ -116,7 +116,7 @@ class SparseStep(BasisStep):
             return unit_rows(joint, norms_of(joint))
 
     def norms(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the ratios of corrections to heads, which the scale c has to follow."""
+        """Return the ratios of corrections to heads, from which the scale c is chosen."""
         sizes, rows = np.zeros(len(offsets) - 1), np.ascontiguousarray(X)
         total = self._empty_sums(1, rows.dtype)
         self._add(rows, np.ascontiguousarray(y), offsets, max(1, len(sizes)), 1.0, total, sizes)
@@ -233,7 +233,7 @@ class SparseEquations(Query):
 
 
 class SparseModel(Protocol):
-    """The public fields that define the model users fit in a round."""
+    """The public fields that define the model that users fit in a round."""
 
     @property
     def basis(self) -> Array: ...  # noqa: D102

@@ -1,4 +1,4 @@
-"""Compiled contributions of AMHT-LRS: :mod:`tacitly.methods.low_rank_sparse.queries` says what they are."""
+"""Compiled contributions of AMHT-LRS, which are described in :mod:`tacitly.methods.low_rank_sparse.queries`."""
 
 # Numba kernels are not typed.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -24,8 +24,8 @@ from tacitly.simd.top_k import LANES
 def fit_group(X, y, offsets, start, stop, basis, shared, centered, scale, sizes, effort, work, group):
     """Fit a group of users as a round does; write each user's residual degrees of freedom (zero: no fit).
 
-    Coordinates are compared in units of the user's own columns, written to ``scale``: the released sizes of columns
-    carry noise, by which users would take one column for another.
+    Coordinates are compared in units of the user's own columns, written to ``scale``: with the released sizes of
+    columns, which carry noise, users would confuse columns.
     """
     fixed, n = work.fixed.size + centered, stop - start
     first, last, wanted, free, size = group[0], group[1], group[2], group[3], work.size
@@ -55,7 +55,7 @@ def add_sparse_steps(
     free, coefficients = group[3], work.coefficients
     heads, measured, weights = np.ones((k, LANES)), aligned(basis.shape[0], LANES), aligned(basis.shape[0], LANES)
     lengths, norms, along = np.zeros(LANES), np.zeros(LANES), aligned(directions.shape[0], LANES)
-    start = np.int64(0)  # a literal would compile what is called twice
+    start = np.int64(0)  # a literal would compile the called functions twice
     while start < n:
         stop = group_end(offsets, start, min(n, start - start % size + size))
         fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)
@@ -89,7 +89,7 @@ def write_equations(
     d, k, n, lanes = X.shape[1], heads.shape[1], offsets.size - 1, lane_zeros(work.score.shape[0])
     moment, mean, group = np.empty((d, d)), np.zeros(d), np.zeros((4, LANES), dtype=np.int64)
     free, coefficients, residual = group[3], work.coefficients, work.left
-    start = np.int64(0)  # a literal would compile what is called twice
+    start = np.int64(0)  # a literal would compile the called functions twice
     while start < n:
         stop = group_end(offsets, start, n)
         fit_group(X, y, offsets, start, stop, basis, shared, centered, lanes, sizes, effort, work, group)

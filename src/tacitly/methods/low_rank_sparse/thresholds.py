@@ -4,17 +4,17 @@ Algorithm 2 (OptimizeSparseVector) takes T gradient steps on b and after each se
 
     Δ = α + c₁(γ + β/√k),    then    γ ← 2c₁γ + 2(α + c₁β/√k).
 
-α, β and γ bound the errors of the user's shared part (largest entry, norm) and of b (largest entry). Algorithm 1 gives
+α, β and γ bound the errors of the user's shared part (largest entry, norm) and of b (largest entry). Algorithm 1 sets
 them from public constants: in round ℓ, α = O(c₄^(ℓ−1) B/√k), β = O(c₅^(ℓ−1) B), γ⁽ℓ⁾ = c₃^(ℓ−1) ϵB and
 T⁽ℓ⁾ = ℓ log(γ⁽ℓ⁻¹⁾/ϵ). Algorithm 5 adds A, for noise, to all three. Algorithm 3 (a shared weight) is the same step with
 T = 1 and error bounds that follow from each other: γ⁽ℓ⁾ by the rule above, then β = c₂√k γ⁽ℓ⁾ and α = c₃γ⁽ℓ⁾ (the paper
 calls them τ and β there).
 
-Two things are not printed: a start of w (least squares on the first basis), and T for B ≤ 1, where the logarithm is
-negative from the second round on (at least one step is taken here).
+The paper does not state two things: a start of w (here least squares on the first basis), and T for B ≤ 1, where the
+logarithm is negative from the second round on (here at least one step).
 
 The thresholds limit the number of coordinates only if the bounds hold. If they do not, or if XᵀX/m has an eigenvalue
-above 2 (about m < 6d), b fills up, and a step of length one diverges.
+above 2 (about m < 6d), b gets many non-zero entries, and a step of length one diverges.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_ROUNDS = 1_000
 
 @dataclass(frozen=True)
 class Errors:
-    """What one call of Algorithm 2 is given: bounds α, β, γ and the number of steps T."""
+    """Arguments of one call of Algorithm 2: bounds α, β, γ and the number of steps T."""
 
     alpha: float
     beta: float
@@ -139,7 +139,7 @@ def follow(
 ) -> tuple[Array, Array]:
     """Return one user's w and b after as many rounds as there are bases, the newest last.
 
-    A user's state is a function of their rows and of the bases so far, so nobody has to keep it between rounds.
+    A user's state is a function of their rows and of the bases so far, so it need not be kept between rounds.
     """
     rank = bases.shape[2]
     w = np.ones(1) if shared_weight else _weights(X, y, bases[0], np.zeros(X.shape[1]))
@@ -172,9 +172,9 @@ def check_rounds(bases: Array, k: int, thresholds: Thresholds, *, shared_weight:
 
 @dataclass(frozen=True)
 class PrintedSparseHeads(HeadWork):
-    """Fit w and b at home as the rounds do, on the final basis: lines 4 and 5 of Algorithm 1, ``rounds`` times.
+    """Fit w and b locally as in the rounds, on the final basis: lines 4 and 5 of Algorithm 1, ``rounds`` times.
 
-    The k largest entries of b are kept, because the printed thresholds need not leave k.
+    The k largest entries of b are kept, because the printed thresholds may leave another number.
     """
 
     basis: Array

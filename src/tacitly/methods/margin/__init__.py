@@ -22,7 +22,7 @@ METHOD = Method(
     data="two classes, and a guarantee with δ = 0",
     result="a shared basis chosen under pure ε, one head per user",
     page="classification.md",
-    simulated=lambda shape: "it is for two classes and a promise with δ = 0",
+    simulated=lambda shape: "it is for two classes and a guarantee with δ = 0",
     trials=(
         Trial("margin, cover", {"rank": 1, "mode": "cover", "dimension": 2}, labels=2, refused=_CHOICE),
         Trial(
@@ -40,19 +40,20 @@ METHOD = Method(
     ),
     audits=(
         AuditTrial("margin", {"rank": 1}, title="MarginClassifier"),
-        # A canary that every candidate fits, or none, moves all odds alike: the whole of ε takes one that hardly any
-        # fits, and under replace-one another such in its place. How near one comes depends on the few candidates.
+        # A canary that every candidate fits, or none, changes all probabilities alike. To show the whole ε, hardly any
+        # candidate may fit the canary; under replace-one another such canary replaces it. How close canaries come to
+        # this depends on the few candidates.
         AuditTrial(
             "margin, search",
             {"rank": 1, "mode": "search", "choices": 4, "candidates": 16},
             reach=0.5,
-            reason="how near a canary comes depends on the few candidates",
+            reason="how close a canary comes to ε depends on the few candidates",
         ),
         AuditTrial(
             "margin, replace-one",
             {"rank": 1, "mode": "random", "candidates": 16, "adjacency": "replace-one"},
             reach=0.3,
-            reason="how near two canaries come depends on the few candidates",
+            reason="how close two canaries come to ε depends on the few candidates",
         ),
         AuditTrial("margin, gradient", {"rank": 1, "delta": 1e-6, "mode": "gradient"}, depth="brief"),
         AuditTrial("margin, projected", {"rank": 1, "delta": 1e-6, "mode": "gradient", "dimension": 2}, depth="brief"),

@@ -3,13 +3,13 @@
 Algorithm 3 of Private FedRep (Snedeker et al. 2025), made runnable.
 
 1. Rows are projected by a public matrix of random signs to k' dimensions (:func:`sign_matrix`). Inner products, and so
-   margins, are preserved if k' is that of Lemma 15 (:func:`target_dimension`), whatever the number of features.
+   margins, are preserved if k' is that of Lemma 15 (:func:`target_dimension`), for any number of features.
 2. Candidates for the basis in k' dimensions are scored by all users' margin losses
    (:class:`~tacitly.methods.margin.queries.MarginLosses`: sensitivity 1), and permute-and-flip selects one: pure ε.
 3. The selected basis is mapped back, U = MᵀŨ, and heads are fitted locally.
 
-Sources of candidates. ``cover``: the paper's γ-cover of all k'×k matrices, (√k/γ)^(k'k) of them, where they can be
-listed. ``random``: public random bases. ``search``: a sequence of selections whose candidates lie closer and closer to
+Sources of candidates. ``cover``: the paper's γ-cover of all k'×k matrices, (√k/γ)^(k'k) of them, if it is small enough
+to list. ``random``: public random bases. ``search``: a sequence of selections whose candidates lie closer and closer to
 the previous selection; still pure ε. ``gradient``: the iterates of Private FedRep's noisy steps (hinge loss, in the
 projected space; they are public), with one selection among them: (ε, δ).
 """
@@ -42,11 +42,11 @@ MOST_COVERED = 20_000
 _MOST_LISTED = 200_000  # points of an explicitly requested cover: its candidates and totals are held in memory
 
 _CHOICE_SHARE = 0.1  # of ε, for the selection among a gradient loop's iterates
-_LAST_SPREAD, _SPREAD_DECAY = 0.1, 0.85  # a search's spread: where it ends, and its factor per selection
+_LAST_SPREAD, _SPREAD_DECAY = 0.1, 0.85  # a search's spread: its last value, and its factor per selection
 
 
 def target_dimension(vectors: int, distortion: float, failure: float = 0.05) -> int:
-    """Return Lemma 15's k' = 8 log(t/β)/τ²: signs keep inner products of t vectors to τ‖u‖‖u'‖, except with chance β.
+    """Return Lemma 15's k' = 8 log(t/β)/τ²: signs keep inner products of t vectors to τ‖u‖‖u'‖ with probability 1 − β.
 
     >>> target_dimension(200_000, 0.5)
     487

@@ -17,7 +17,7 @@ from tacitly.methods.margin import algorithm
 from tacitly.methods.shared_basis import SharedBasisModel
 from tacitly.privacy.guarantee import Budget
 
-_NOMINAL_ROWS = 100  # per user, for Lemma 15's logarithm: the true number of rows is private
+_NOMINAL_ROWS = 100  # assumed rows per user, for Lemma 15's logarithm: the true number is private
 
 
 @dataclass(eq=False, repr=False)
@@ -28,23 +28,23 @@ class MarginClassifier(SharedBasisModel):
     unless there are tens of thousands of users with few rows each. If δ > 0 is allowed,
     :class:`~tacitly.PrivateFedRep` with a loss for classes needs far fewer users.
 
-    Rows are projected at random to a few dimensions, a basis there is chosen by permute-and-flip for the margins that
-    users reach with it, and every user fits a head to it at home.
+    Rows are projected at random to a few dimensions. Permute-and-flip chooses a basis there by the margins that users
+    reach with it, and every user fits a head to it locally.
 
     Parameters
     ----------
     delta
-        0 for pure ε (the default). Above 0 a noisy gradient loop may propose candidates, and ε may fail with
-        probability δ.
+        0 for pure ε (the default). Above 0 a noisy gradient loop may propose candidates, and the bound of ε may fail
+        with probability δ.
     mode
-        Where candidates come from: ``"cover"`` (the paper's, where it can be listed), ``"random"``, ``"search"`` (many
+        Source of candidates: ``"cover"`` (the paper's, if it is small enough to list), ``"random"``, ``"search"`` (many
         small choices) or ``"gradient"`` (needs ``delta`` > 0). ``"auto"``: cover if small, else gradient or search.
     random_state
         Seeds the projection and the candidates, which are public. The choice itself cannot be seeded with it.
     classes
-        The two labels, declared; (0, 1) if none are given.
+        The two declared labels; default (0, 1).
     margin
-        ρ: how far from the boundary a row must lie to count as right, as a share of its length.
+        ρ: the distance from the boundary that a row needs to count as correct, as a share of its length.
     dimension
         k', the dimensions to project to; None for Lemma 15's, but at most 48.
     candidates, choices
@@ -52,21 +52,21 @@ class MarginClassifier(SharedBasisModel):
     radius
         γ, the radius of a cover.
     heads
-        ``"all"``: choose and fit on all rows. ``"second half"``: choose on the first half and fit on the second, as
-        printed.
+        ``"all"``: choose the basis and fit heads on all rows. ``"second half"``: choose on the first half and fit on
+        the second, as printed.
     loss
         The loss of heads: ``"hinge"``, or ``"logistic"`` for ``predict_proba``.
     fit_intercept
         Whether every user has an intercept; margins are then measured around the user's own mean.
     rank, epsilon, adjacency, noise, noise_seed, ledger, run, threads, engine
-        As for :class:`~tacitly.PrivateFedRep`. (Choices are always drawn exactly, whatever ``noise`` is.)
+        As for :class:`~tacitly.PrivateFedRep`. (Choices are always drawn exactly, for any ``noise``.)
 
     Attributes
     ----------
     basis_ : (n_features, rank) orthonormal; public
     heads_, intercepts_, users_ : as for :class:`~tacitly.PrivateFedRep`; private
     dimension_ : k'
-    mode_ : where candidates came from; both are set by ``fit`` and not kept in a model folder
+    mode_ : source of candidates; ``fit`` sets ``dimension_`` and ``mode_``, and a model folder does not keep them
     certificate_ : what was released and what it costs
 
     Examples

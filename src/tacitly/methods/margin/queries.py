@@ -1,8 +1,8 @@
-"""The user's half of Private FedRep's Algorithm 3: how well a public candidate separates one user's labels by a margin.
+"""The user's part of Private FedRep's Algorithm 3: how well a public candidate separates one user's labels by a margin.
 
 A user's loss for candidate Ũ is the smallest share, over a public finite set of heads v of norm one, of the user's rows
 that ⟨z/‖z‖, Ũv⟩ puts on the wrong side or closer than the margin ρ. Rows are scaled to length one (the paper: a ball of
-radius r) and the minimum is over a finite set instead of a ball. Both change the utility and no sensitivity.
+radius r) and the minimum is over a finite set instead of a ball. Both change the utility but not the sensitivity.
 
 Release :class:`MarginLosses`, through :meth:`~tacitly.federation.base.Federation.select`. Unit: the user. A loss is a
 number in [0, 1] that depends on one user's rows and on public fields, so one user moves every total by at most 1: all

@@ -1,4 +1,4 @@
-"""A private recommender: item effects, factors and popularity are shared and private, tastes stay at home."""
+"""A private recommender: item effects, factors and popularity are shared and private, tastes stay with their users."""
 
 from tacitly.methods.registry import AuditTrial, Method, Trial
 

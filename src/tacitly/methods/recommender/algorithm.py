@@ -1,18 +1,18 @@
-"""Learn what ratings have in common through the door: the prior of users, item effects, factors, popularity, tastes.
+"""Learn from noisy releases what ratings have in common: prior of users, item effects, factors, popularity, tastes.
 
-The server's half. Everything between releases is post-processing of public numbers. For ratings:
+This is the server's part. Everything between releases is post-processing of public numbers. For ratings:
 
 1. Prior: a few steps of expectation-maximisation for the prior of users' weights on a level and public features.
-2. Items: a first release shows how often they are rated; a second has residuals and weights, with gains that leave the
-   least error in effects given the first. Empirical Bayes turns both into effects and popularity. The fewer users there
-   are for the catalogue, the more of this goes to popularity, which recommendations need before anything else.
-3. Factors, where the number of users supports them: moments of pairs of the most popular items, a low-rank fit; then
-   residuals along users' factors for the factors of all other items.
+2. Items: a first release shows how often items are rated. A second has residuals and weights, with gains that minimise
+   the error of effects, given the first. Empirical Bayes turns both into effects and popularity. The fewer users there
+   are for the catalogue, the more of this budget goes to popularity, which recommendations need most.
+3. Factors, if there are enough users: moments of pairs of the most popular items and a low-rank fit; then residuals
+   along users' factors for the factors of all other items.
 4. Prior again: popularity, effect and factors of an item are further features; users' weights on them get a prior too.
-5. Tastes: which features the items have that users choose.
+5. Tastes: the features of the items that users choose.
 
-For plays (no ratings) there are popularity, factors of choices and tastes. How the budget is divided and how often is
-asked follows from the number of users, the size of the catalogue and ε, never from data.
+For plays (no ratings) there are popularity, factors of choices and tastes. The division of the budget and the number of
+releases depend on the number of users, the size of the catalogue and ε, never on data.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from tacitly.privacy.guarantee import Budget
 MOST_FACTORS = 20
 _PRIOR, _AGAIN, _TASTES, _TASTE_NORM = 0.05, 0.08, 0.03, 0.005
 _STEPS = 4  # most steps of expectation-maximisation in a stage
-_SPREAD = 0.3  # variance of effects that is expected
-_LARGEST = 200  # items whose pairs are looked at
-_PAIR_WEIGHT = 0.25  # scale of weights, beside products of residuals of variance about one
-_LOADINGS = 0.5  # share of the factors' budget that goes to items beyond those whose pairs are looked at
+_SPREAD = 0.3  # expected variance of effects
+_LARGEST = 200  # largest number of items whose pairs are used
+_PAIR_WEIGHT = 0.25  # scale of weights, relative to products of residuals of variance about one
+_LOADINGS = 0.5  # share of the factors' budget for items whose pairs are not used
 _CHOICES, _CHOICE_TASTES = 0.4, 0.2  # shares of factors of choices, and of tastes with them
-_FACTOR = 0.0054  # share of users that a usual factor's eigenvalue amounts to, beyond what noise could produce
-_LEAST = 60  # items whose pairs are worth looking at
-_ITEM_SHARE = 0.7  # most that effects get where there are factors
-_CHOICE = 0.02  # share of what popularity does not explain that a usual factor of choices has
-_ENOUGH = 0.37  # noise of even effects up to which popularity takes care of itself
+_FACTOR = 0.0054  # eigenvalue of a typical factor, beyond what noise could produce, as a share of the number of users
+_LEAST = 60  # least number of items whose pairs are useful
+_ITEM_SHARE = 0.7  # largest share of effects if there are factors
+_CHOICE = 0.02  # share of a typical factor of choices in what popularity does not explain
+_ENOUGH = 0.37  # noise of even effects up to which popularity needs no extra budget
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is decided before anything is released, from public numbers."""
+    """Decisions before the first release, from public numbers."""
 
     n_users: int
     items: int
@@ -72,11 +72,11 @@ class Settings:
 
     @property
     def pairs(self) -> int:
-        """How many items' pairs are looked at: the most popular ones', as many as a usual factor stands out for.
+        """Number of the most popular items whose pairs are used: as many as a typical factor exceeds the noise for.
 
         A factor that explains a few percent of a rating's variance has an eigenvalue of about a hundredth of the number
-        of users; the noise's largest one is √(2·items) times its standard deviation. With fewer than a few dozen items
-        too little is known about users to learn the factors of other items from them.
+        of users; the noise's largest eigenvalue is √(2·items) times its standard deviation. With fewer than a few dozen
+        items, too little is known about users to learn the factors of other items from them.
         """
         if self.rank == 0 or self.items < 3:
             return 0
@@ -101,12 +101,12 @@ class Settings:
 
     @property
     def first(self) -> float:
-        """The share of the items' budget that finds out how popular they are: more where that is hard."""
+        """The share of the items' budget for their popularity: larger if popularity is hard to estimate."""
         return min(0.1 * max(math.sqrt(self.even / _ENOUGH), 1.0), 0.5)
 
     @property
     def weight(self) -> float:
-        """Scale of weights, beside residuals of variance about one: larger where effects are lost in the noise."""
+        """Scale of weights, relative to residuals of variance about one: larger if noise hides the effects."""
         return min(max(0.25 * math.sqrt(self.even / _ENOUGH), 0.5), 1.5)
 
     @property
@@ -115,7 +115,7 @@ class Settings:
         return 2 if self.items >= 20 and not self.plays else 0
 
     def steps(self, share: float, size: int) -> int:
-        """Return how many steps a share affords so that their noise stays below the changes that they look for."""
+        """Return the number of steps that a share can pay for if their noise must stay below the expected changes."""
         single = self.sigma * clip_of(size) / (self.n_users * math.sqrt(share))
         if single <= 0:
             return _STEPS
@@ -139,7 +139,7 @@ class Settings:
         else:
             first, second = self.stages
             rest = 1.0 - _PRIOR - _AGAIN - tastes - (_TASTE_NORM if tastes else 0.0)
-            # A small catalogue needs little to know effects well.
+            # A small catalogue needs little budget for accurate effects.
             items = rest * (min(max((self.even / 0.05) ** 2, 0.12), _ITEM_SHARE) if self.pairs else 1.0)
             phases = [
                 Phase(name="prior", share=_PRIOR, releases=first),
@@ -190,7 +190,7 @@ def learn(
 
 @dataclass
 class _Learner:
-    """Asks and learns; holds public numbers only."""
+    """Makes releases and learns from them; holds public numbers only."""
 
     federation: Federation
     plan: Plan
@@ -206,7 +206,7 @@ class _Learner:
         return prior
 
     def effects(self, catalogue: Catalogue, prior: WeightPrior) -> Effects:
-        """Release how popular items are, then residuals with gains that follow from it."""
+        """Release the popularity of items, then residuals with gains that depend on it."""
         first = self.weights(catalogue, prior)
         scale = self.settings.weight
         clip = 1.05 * math.hypot(math.sqrt(prior.noise), scale)
@@ -242,7 +242,7 @@ class _Learner:
 
     def loadings(self, catalogue: Catalogue, prior: WeightPrior, popularity: Array, factors: Array) -> Array:
         """Release residuals along users' factors; return factors of all items."""
-        # If no factor was found, the release is paid for all the same.
+        # The release is made and paid for even if no factor was found.
         columns = factors if factors.shape[1] else np.zeros((catalogue.items, 1))
         catalogue, prior = _with_factors(catalogue, prior, columns, popularity)
         query = LoadingSums(catalogue, prior, columns.shape[1])
@@ -271,7 +271,7 @@ class _Learner:
         if not (self.settings.features or (self.settings.plays and self.settings.pairs)):
             return no_tastes(catalogue.items)
         features = whitened(catalogue.table[:, 1:], popularity)
-        if not features.shape[1]:  # no factor stands out, and the release is paid for
+        if not features.shape[1]:  # no factor exceeds the noise; the release is made and paid for in any case
             features = np.zeros((catalogue.items, 1))
         crowd = crowd_of(popularity)
         query = TasteMoment(catalogue, features, crowd)
@@ -280,7 +280,7 @@ class _Learner:
         return tastes_of(mean, noise, features, crowd)
 
     def _places(self, catalogue: Catalogue, popularity: Array) -> tuple[Codes, Array]:
-        """Return the most popular items, and where each item is among them, -1 for the others."""
+        """Return the most popular items, and the position of each item among them, -1 for the others."""
         chosen = np.argsort(-popularity, kind="stable")[: self.settings.pairs].astype(np.int64)
         place = np.full(catalogue.items, -1.0)
         place[chosen] = np.arange(len(chosen))
@@ -291,21 +291,21 @@ class _Learner:
 
 
 def clip_of(size: int) -> float:
-    """Return the clip of :class:`PriorStep`: most users' vectors are shorter where the prior is about right."""
+    """Return the clipping bound of :class:`PriorStep`: most users' vectors are shorter if the prior is about right."""
     return 1.0 + 1.1 * math.sqrt(size)
 
 
 def _with_factors(
     catalogue: Catalogue, prior: WeightPrior, factors: Array, popularity: Array
 ) -> tuple[Catalogue, WeightPrior]:
-    """Return catalogue and prior with factors as further columns, users' weights on which vary by one."""
+    """Return catalogue and prior with factors as further columns; users' weights on them have variance one."""
     table = np.ascontiguousarray(np.hstack([catalogue.table, factors]))
     prior = _without(extended(prior, np.ones(factors.shape[1])), factors, popularity)
     return replace(catalogue, table=table), prior
 
 
 def _without(prior: WeightPrior, factors: Array, popularity: Array) -> WeightPrior:
-    """Return the prior with what factors explain taken out of the variance of a rating."""
+    """Return the prior, with the part that factors explain subtracted from the variance of a rating."""
     explained = float(popularity @ np.square(factors).sum(axis=1)) / max(float(popularity.sum()), 1e-9)
     return replace(prior, noise=max(prior.noise - explained, 0.3 * prior.noise))
 

@@ -1,11 +1,12 @@
-"""Choice factors: which popular items the same users choose, whatever they think of them.
+"""Choice factors: which popular items the same users choose, however they rate them.
 
-A user chose m of the K most popular items. If popularity alone decided, item j would be among them with chance
-πⱼ(m) = 1 − exp(−c·sⱼ), s the items' shares of popularity and c such that the chances sum to m. What popularity does not
-explain is x = a − π(m), aⱼ = 1 for items that were chosen. If users differ in a taste θ for loadings t of items, then
-xⱼ ≈ vⱼ·tⱼᵀθ + noise with vⱼ = πⱼ(1 − πⱼ), so the mean of x xᵀ beside its diagonal is v vᵀ∘(t T tᵀ) up to a constant, a
-low-rank matrix that is fitted as for ratings (:mod:`~tacitly.methods.recommender.factors`). Loadings become further
-features of items; how much users' tastes vary along them is learned with the other features' (:mod:`tastes`).
+A user chose m of the K most popular items. If popularity alone decided, item j would be among them with probability
+πⱼ(m) = 1 − exp(−c·sⱼ), where s are the items' shares of popularity and c is such that the probabilities sum to m. What
+popularity does not explain is x = a − π(m), where aⱼ = 1 for items that were chosen. If users differ in a taste θ for
+loadings t of items, then xⱼ ≈ vⱼ·tⱼᵀθ + noise with vⱼ = πⱼ(1 − πⱼ). So outside its diagonal the mean of x xᵀ is
+v vᵀ∘(t T tᵀ) up to a constant. This is a low-rank matrix, fitted as for ratings
+(:mod:`~tacitly.methods.recommender.factors`). Loadings become further features of items; how much users' tastes vary
+along them is learned together with the other features (:mod:`tastes`).
 
 Adjacency, sensitivity, event. Neighbours differ in one user with all their items (zero-out, or replaced). A user's
 contribution is x xᵀ/‖x‖², packed so that norms are Frobenius norms; it is computed from that user's items and public
@@ -26,14 +27,14 @@ from tacitly.methods.recommender.factors import covariance_factors
 from tacitly.methods.recommender.posterior import Catalogue
 from tacitly.methods.recommender.queries import LEAST, MOST, UserSum, check_places
 
-_KEPT = 1.0  # tastes that are not there cost more than tastes that are missed
+_KEPT = 1.0  # false tastes cost more than missed tastes
 _MOST = 2000
-_USERS = 2048  # whose choices are held at once
+_USERS = 2048  # number of users whose choices are held in memory at once
 
 
 @dataclass(frozen=True)
 class ChoiceMoments(UserSum):
-    """x xᵀ/‖x‖² of what popularity does not explain of a user's choices among the items that have a place.
+    """x xᵀ/‖x‖², where x is the part of a user's choices among the items with a place that popularity does not explain.
 
     ``place`` has the position of each such item, -1 for the others; ``shares`` their shares of popularity.
     """
@@ -77,7 +78,7 @@ class ChoiceMoments(UserSum):
             count = left.sum(axis=1).astype(np.int64)
             left -= self.expected[count]
             norms = np.sqrt(np.square(left).sum(axis=1))
-            # Who chose none or all of the items says nothing about what goes together.
+            # A user who chose none or all of the items shows nothing about which items go together.
             told = (count > 0) & (count < self.size) & (norms > 0.0)
             left *= np.where(told, np.sqrt(min(1.0, limit)) / np.where(told, norms, 1.0), 0.0)[:, None]
             total += left.T @ left
@@ -85,7 +86,7 @@ class ChoiceMoments(UserSum):
 
 
 def chances(shares: Array) -> Array:
-    """Return with what chance each item is among m chosen ones, one row for every m from 0 to the number of items.
+    """Return the probability that each item is among m chosen ones, one row for every m from 0 to the number of items.
 
     >>> chances(np.array([0.5, 0.5])).round(3).tolist()
     [[0.0, 0.0], [0.5, 0.5], [1.0, 1.0]]
@@ -103,14 +104,14 @@ def chances(shares: Array) -> Array:
 def loadings(
     mean: Array, noise: float, query: ChoiceMoments, n_users: int, typical: float, most: int, rng: np.random.Generator
 ) -> Array:
-    """Return loadings t of the query's items from its noisy mean; no column where nothing stands out.
+    """Return loadings t of the query's items from its noisy mean; no column if nothing exceeds the noise.
 
-    ``noise`` is that of each coordinate, ``typical`` how many of the items a usual user chose.
+    ``noise`` is the noise of each coordinate, ``typical`` the number of the items that a typical user chose.
     """
     likely = query.expected[int(np.clip(round(typical), 1, query.size - 1))]
     slope = likely * (1.0 - likely)
     energy = float(slope.sum())
-    # Chances that sum to m push items apart: without tastes, entries beside the diagonal are −v vᵀ/(Σv)² each.
+    # Probabilities that sum to m make items repel each other: without tastes, off-diagonal entries are −v vᵀ/(Σv)².
     pushed = np.outer(slope, slope) / energy**2
     sums = n_users * (unpack_symmetric(mean, query.size) + pushed)
     sampling = n_users * np.outer(slope, slope) / energy**2

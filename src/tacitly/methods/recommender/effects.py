@@ -1,13 +1,13 @@
 """Item effects and popularity from noisy sums: empirical Bayes on the server.
 
-:class:`ItemSums` gives weights W + noise for each item first, then sums W·b + noise and weights again, under gains that
-follow from the first release; all with known noise. Most items of a real catalogue are rare, so most weights are lost
-in the noise; a ratio would be worthless there.
+:class:`ItemSums` first gives weights W + noise for each item, then sums W·b + noise and weights again, with gains that
+depend on the first release; all noise is known. Most items of a real catalogue are rare, so noise hides most weights,
+and a ratio of noisy numbers would be useless.
 
-Instead W is given a prior that is found from all released weights together (their distribution on a grid, by
-expectation-maximisation), and so is b: normal around a + c·log W, since rare items tend to be rated differently, with
-a, c and the variance from the released sums. What is returned are posterior means: a popular item has its own effect,
-an item that nobody rated that of rare items. All of it is post-processing.
+Instead W gets a prior that is estimated from all released weights together (their distribution on a grid, by
+expectation-maximisation). b gets a normal prior around a + c·log W, since rare items tend to be rated differently, with
+a, c and the variance from the released sums. The result is the posterior means: a popular item has its own effect, an
+item that nobody rated has the effect of rare items. All of it is post-processing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sums(Weights):
 
 @dataclass(frozen=True)
 class Effects:
-    """Posterior means of effects and weights, one per item, and how sure an effect is (from 0 to 1)."""
+    """Posterior means of effects and weights, one per item, and the certainty of an effect (from 0 to 1)."""
 
     effects: Array
     popularity: Array
@@ -50,7 +50,7 @@ class Effects:
 
 
 def weights_of(noisy: Array, noise: float | Array) -> Array:
-    """Return the posterior means of weights under the distribution that fits all of them best; noise known for each."""
+    """Return the posterior means of weights under the distribution that fits all of them best, with known noise."""
     noise = np.broadcast_to(noise, noisy.shape)[:, None]
     grid = _grid(noisy, float(noise.max()))
     spread = np.sqrt(np.square(noise) + np.square(_STEP * grid) + 1e-300)
@@ -59,7 +59,7 @@ def weights_of(noisy: Array, noise: float | Array) -> Array:
     for _ in range(_ROUNDS):
         posterior = _rows_to_one(likelihood * shares)
         shares = 0.999 * posterior.mean(axis=0) + 0.001 / len(grid)
-    # Inside a cell, the released weight itself says more than the cell's middle.
+    # Inside a cell, the released weight itself is more informative than the middle of the cell.
     inside = np.square(_STEP * grid) / np.square(spread)
     return np.asarray(np.sum(posterior * np.maximum(grid + inside * (noisy[:, None] - grid), 0.0), axis=1))
 
@@ -90,9 +90,10 @@ def popularity_of(first: Weights, second: Weights) -> Array:
 
 
 def _scale(first: Weights, second: Weights) -> float:
-    """Return by what an item's weight differs between releases, but for its gain: users' norms differ.
+    """Return the factor between an item's weights in both releases, apart from its gain: users' norms differ.
 
-    Gains have a mean square of one over ratings, so this is about one; items that stand out tell by how much it is not.
+    Gains have a mean square of one over ratings, so the factor is about one; items above the noise show its deviation
+    from one.
     """
     seen = first.weights > 4.0 * first.noise
     expected = float((first.weights * second.gains)[seen].sum())
@@ -104,11 +105,11 @@ def _scale(first: Weights, second: Weights) -> float:
 
 
 def gains_of(popularity: Array, noise: float, spread: float) -> Array:
-    """Return gains of a second release that leave the least error in effects, over ratings: water-filling.
+    """Return gains of a second release that minimise the error of effects, over ratings: water-filling.
 
-    With gain g, an effect of variance ``spread`` is known with s = spread·(W g/noise)². What is left, Σ W/(1 + s), is
-    least under Σ W g² = Σ W (users' norms) for s = W/κ − 1, none for items of weight below κ. Weights are uncertain,
-    so nobody gets less than a fifth of the mean.
+    With gain g, an effect of variance ``spread`` is known with s = spread·(W g/noise)². The remaining error,
+    Σ W/(1 + s), is smallest under Σ W g² = Σ W (users' norms) for s = W/κ − 1, and s = 0 for items of weight below κ.
+    Weights are uncertain, so no item gets less than a fifth of the mean.
     """
     weights = np.maximum(popularity, 1e-6 * max(float(popularity.max()), 1e-9))
     total, unit = float(weights.sum()), noise**2 / spread
@@ -130,10 +131,10 @@ def _population(precision: Array, right: Array, popularity: Array) -> tuple[floa
     for _ in range(_ROUNDS):
         variance = 1.0 / (precision + 1.0 / spread)
         mean = variance * (right + (level + slope * x) / spread)
-        known = precision * variance  # how much of an item's effect is its own
+        known = precision * variance  # share of an item's effect that comes from its own ratings
         total = float(known.sum()) + 1e-12
         middle, height = float(known @ x) / total, float(known @ mean) / total
-        # A slope of zero is worth ten items: with few items it would follow the noise.
+        # A slope of zero counts as ten items: with few items the slope would follow the noise.
         slope = float(known @ ((x - middle) * (mean - height))) / (float(known @ np.square(x - middle)) + 10.0)
         level = height - slope * middle
         spread = max(float(known @ (np.square(mean - level - slope * x) + variance)) / total, 1e-4)
@@ -141,7 +142,7 @@ def _population(precision: Array, right: Array, popularity: Array) -> tuple[floa
 
 
 def _logarithm(popularity: Array) -> Array:
-    """Return log popularity, level below a thousandth of the largest."""
+    """Return log popularity, constant below a thousandth of the largest."""
     return np.asarray(np.log(np.maximum(popularity, 1e-3 * max(float(popularity.max()), 1e-9))))
 
 

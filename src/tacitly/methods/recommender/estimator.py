@@ -30,16 +30,16 @@ from tacitly.privacy.certificate import shown
 from tacitly.privacy.guarantee import Budget
 
 TRUST = (
-    "central: whoever runs this process holds the ratings, adds the noise and keeps the personal models; everybody "
-    "else sees the billboard only, and a user their own recommendations (joint differential privacy)."
+    "central: whoever runs this process holds the ratings, adds the noise and keeps the personal models; all others "
+    "see the billboard only, and each user their own recommendations (joint differential privacy)."
 )
 FREE_HEADS = (
-    "predictions and recommendations for a user cost nothing: they are computed from what is public and that user's "
-    "own ratings, and are not released to anybody else"
+    "predictions and recommendations for a user cost no privacy: they are computed from public data and that user's "
+    "own ratings, and are not released to others"
 )
-GIVEN = "the catalogue: ids and features of items, and the range of ratings, which are given and taken as public"
+GIVEN = "the catalogue (ids and features of items) and the range of ratings, which are given and assumed to be public"
 
-_CELLS = 1 << 22  # scores that are held at once
+_CELLS = 1 << 22  # number of scores held in memory at once
 
 
 class Recommendations(NamedTuple):
@@ -50,7 +50,7 @@ class Recommendations(NamedTuple):
 
 
 class _LearnedRecommender:
-    """What a fit sets; no parameters."""
+    """Attributes that a fit sets; no parameters."""
 
     learned_: Learned
     heads_: Array
@@ -140,14 +140,14 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         *,
         on_release: Callable[[str], None] | None = None,
     ) -> Self:
-        """Learn what is shared privately, then let users compute their own part at home.
+        """Learn the shared part privately, then let users compute their own part locally.
 
         Parameters
         ----------
         users, items
             The id of the user and of the item of each rating, in any order. If a user rated an item several times, the
             last rating counts. ``users`` may be a :class:`~tacitly.data.cohort.Cohort` instead, with the item's
-            position in its first column, or None where the ``engine`` knows where the users are.
+            position in its first column, or None if the ``engine`` knows where the users are.
         ratings
             The ratings; None for plays: items that users chose, without a rating.
         on_release
@@ -175,9 +175,9 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return Cohort(cohort.X, None, cohort.offsets, cohort.users, cohort.feature_names, None)
 
     def predict(self, users: Any, items: Any) -> Array:
-        """Return the predicted rating of each item by its user, inside the range; an unseen user gets the population's.
+        """Return the predicted rating of each item by its user, inside the range; the population's for an unseen user.
 
-        For a model of plays: how likely the item is to be chosen by its user next, relative to an average item.
+        For a model of plays: how likely it is that the user chooses the item next, relative to an average item.
         """
         self._check_fitted()
         codes = self._codes(items)
@@ -190,7 +190,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
     def recommend(self, user: Any, k: int = 10, *, exclude_seen: bool = True, by: str = "relevance") -> Recommendations:
         """Return the ``k`` best items for a user that the user has not rated; the population's for an unseen user.
 
-        ``by="relevance"`` weighs how good an item is for the user by how likely the user is to choose it at all;
+        ``by="relevance"`` multiplies how good an item is for the user by the probability that the user chooses it;
         ``by="rating"`` ranks by predicted rating alone, which favours items that few people know.
         """
         self._check_fitted()
@@ -273,7 +273,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         self.rated_, self.bounds_ = np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return all users' heads and rated items; nothing where they stayed with their users."""
+        """Return all users' heads and rated items; nothing if they stayed with their users."""
         if not len(self.users_):
             return {}
         kept = {"heads": self.heads_.astype(np.float32)}
@@ -283,16 +283,16 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         """Set all users' heads and rated items."""
         self.heads_ = arrays["heads"].astype(np.float64)
         nothing = np.zeros(len(self.heads_) + 1, dtype=np.int64)
-        # Where rows stayed elsewhere, nobody here knows who rated what.
+        # If rows stayed elsewhere, this process does not know who rated what.
         self.rated_, self.bounds_ = arrays.get("rated", nothing[:0]), arrays.get("bounds", nothing)
 
     def folder_parameters(self) -> dict[str, Any]:
-        """Return the parameters a model folder keeps; features of items are in the billboard."""
+        """Return the parameters a model folder keeps; features of items are on the billboard."""
         kept = {key: value for key, value in super().folder_parameters().items() if key != "item_features"}
         return {**kept, "items": self._ids().tolist()}
 
     def _public_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a resumed run must have in common; the catalogue by its digest."""
+        """Return the configuration that a resumed run must share; the catalogue by its digest."""
         config = super()._public_config(sizes)
         given = json.dumps([config.pop("items"), config.pop("item_features")], default=str)
         return {**config, "catalogue": hashlib.sha256(given.encode()).hexdigest()}
@@ -392,7 +392,7 @@ class Recommender(_LearnedRecommender, PrivateModel, EngineParameter):
         return heads
 
     def _newcomer(self, ratings: Mapping[Any, float] | Iterable[Any]) -> tuple[npt.NDArray[np.int64], Array]:
-        """Return the items that somebody rated, and their head."""
+        """Return the items that a new user rated, and this user's head."""
         self._check_fitted()
         if isinstance(ratings, Mapping):
             items, values = list(ratings), np.array(list(ratings.values()), dtype=np.float64)

@@ -1,13 +1,13 @@
-"""Item factors from noisy moments of pairs of items: a low-rank covariance, fitted to what was released.
+"""Item factors from noisy moments of pairs of items: a low-rank covariance, fitted to the releases.
 
 :class:`PairMoments` gives, for each pair of items, W·Σ + noise and W + noise, with W the weight of users who rated
-both and Σ the covariance of residuals. Σ beside its diagonal is fitted by a low-rank matrix M ⪰ 0,
+both and Σ the covariance of residuals. Outside its diagonal, Σ is fitted by a low-rank matrix M ⪰ 0,
 
-    minimise ½‖S − W∘M‖² (beside the diagonal) + λ·tr M,     λ = ¾‖W∘noise‖,
+    minimise ½‖S − W∘M‖² (outside the diagonal) + λ·tr M,     λ = ¾‖W∘noise‖.
 
-so pairs that many users rated count more, and directions that noise alone could produce are not returned: the noise of
-privacy, and that of users being a sample. The number of factors is what is left. The norm of the noise is found by
-drawing noise of the same law: public randomness.
+So pairs that many users rated count more. Directions that noise alone could produce (privacy noise, or sampling noise
+of users) are not returned; the number of factors is the number of remaining directions. The norm of the noise is found
+by drawing noise from the same distribution, which is public randomness.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tacitly.arrays import Array
 _ROUNDS = 200
 _KEPT = 0.75
 _STEPS = 60
-_KNOWN = 0.7  # the length of a user's factors that is known, relative to the prior's
+_KNOWN = 0.7  # length of the known part of a user's factors, relative to the prior
 
 
 def covariance_factors(
@@ -32,10 +32,10 @@ def covariance_factors(
     rng: np.random.Generator,
     kept: float = _KEPT,
 ) -> Array:
-    """Return factors Q, one row per item, with Σ ≈ Q Qᵀ beside the diagonal; no column where nothing stands out.
+    """Return factors Q, one row per item, with Σ ≈ Q Qᵀ off the diagonal; no column if nothing exceeds the noise.
 
-    ``noise`` and ``weight_noise`` are standard deviations of entries on the diagonal; those beside it have √½ of them.
-    ``sampling`` is by what entries beside the diagonal vary since users are a sample; a number is the variance of a
+    ``noise`` and ``weight_noise`` are standard deviations of diagonal entries; off-diagonal entries have √½ of them.
+    ``sampling`` is the variation of off-diagonal entries because users are a sample; a number is the variance of a
     residual of ratings. ``kept`` is λ relative to the norm of the noise.
     """
     size = len(sums)
@@ -69,9 +69,9 @@ def covariance_factors(
 def refined(factors: Array, sums: Array, noise: float, popularity: Array, variance: float, n_users: int) -> Array:
     """Return factors of all items after a step along the noisy sums of :class:`LoadingSums`, shrunk by its noise.
 
-    An item of weight W has W·a·(what its factors lack) in expectation, a = 0.7/√r: the part of a user's factors along
-    one axis of their direction, where half of a user's factors is known. What is lacking is normal around zero, with a
-    variance for items that have factors and one for those that have none, found from all items together.
+    For an item of weight W, the expected sum is W·a·(error of its factors), a = 0.7/√r: the part of a user's factors
+    along one axis of their direction, if half of a user's factors is known. The errors have a normal prior around zero,
+    with one variance for items with factors and one for items without, estimated from all items together.
     """
     rank = factors.shape[1]
     slope = popularity * _KNOWN / np.sqrt(rank)
@@ -92,7 +92,7 @@ def refined(factors: Array, sums: Array, noise: float, popularity: Array, varian
 
 
 def _refitted(sums: Array, weights: Array, directions: Array) -> Array:
-    """Return variances of the directions by least squares: the penalty made them too small."""
+    """Return variances of the directions by least squares, because the penalty made them too small."""
     columns = [(weights * np.outer(one, one)).ravel() for one in directions.T]
     design = np.stack(columns, axis=1)
     gram = design.T @ design

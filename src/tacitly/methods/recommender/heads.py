@@ -1,8 +1,8 @@
-"""What users compute at home: weights on what is public about items, and their taste. Never released.
+"""Heads of a recommender: users compute locally their weights on public columns of items, and their taste.
 
-Weights are the posterior under the public prior. They are weighed against a level alone (the user's mean, given item
-effects) by how both predict each of the user's ratings from the others: what features and factors add is kept as far as
-the user's own ratings bear it out. So a user for whom they say nothing is left with mean and item effects.
+Heads are never released. Weights are the posterior under the public prior. They are averaged with a level alone (the
+user's mean, given item effects) according to how well both predict each of the user's ratings from the others. So
+features and factors are used as far as they improve these predictions; otherwise mean and item effects remain.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tacitly.methods.recommender.posterior import Catalogue, Codes, Posteriors, 
 from tacitly.methods.recommender.tastes import Tastes
 
 _BLOCK = 2048
-_EVIDENCE = 15.0  # ratings' worth of confidence in the prior
+_EVIDENCE = 15.0  # confidence in the prior, as a number of ratings
 
 
 @dataclass(frozen=True)
 class RatingHeads(HeadWork):
-    """Weights and tastes of users, one row per user: weights first. ``plays`` leaves ratings aside."""
+    """Weights and tastes of users, one row per user: weights first. ``plays`` ignores ratings."""
 
     catalogue: Catalogue
     prior: WeightPrior
@@ -63,7 +63,7 @@ class RatingHeads(HeadWork):
 
 
 def weights_of(codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior) -> Array:
-    """Return users' weights: the posterior, as far as it predicts their ratings better than their level alone."""
+    """Return users' weights: the posterior, as far as it predicts their ratings better than a level alone."""
     full = posteriors(codes, values, bounds, catalogue, prior)
     weights = full.weights(prior)
     level_catalogue, level_prior = _level_alone(catalogue, prior)
@@ -77,7 +77,7 @@ def weights_of(codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogu
     products = np.bincount(owner, other * gap, minlength=len(bounds) - 1)
     trust = _EVIDENCE * squares / np.maximum(full.rows, 1.0)
     share = np.clip((products + trust) / np.maximum(squares + trust, 1e-300), 0.0, 1.0)
-    # Where both predict the same, the rest is rounding error, which another order of sums would change.
+    # If both predict the same, the difference is rounding error, which another order of sums would change.
     size = np.bincount(owner, np.square(other), minlength=len(bounds) - 1)
     share = np.where(squares > 1e-20 * size, share, 1.0)[:, None]
     simple = np.broadcast_to(prior.mean, weights.shape).copy()
@@ -103,7 +103,7 @@ def _level_alone(catalogue: Catalogue, prior: WeightPrior) -> tuple[Catalogue, W
     effects = catalogue.effects + catalogue.table @ prior.mean
     typical = catalogue.table.mean(axis=0)
     variance = float(typical @ prior.covariance @ typical)
-    # What features explain of a rating is noise for somebody who has a level only.
+    # For a user with a level only, the part of a rating that features explain is noise.
     extra = float(np.einsum("ij,jk,ik->i", catalogue.table, prior.covariance, catalogue.table).mean()) - variance
     table = np.ones((catalogue.items, 1))
     alone = WeightPrior(np.zeros(1), np.full((1, 1), np.sqrt(variance)), prior.noise + max(extra, 0.0))

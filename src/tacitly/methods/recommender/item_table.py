@@ -11,9 +11,9 @@ from tacitly.data.validation import DataError
 
 
 def features_of(given: Any, count: int) -> Array:
-    """Return features with one row per item: yes/no columns as they are, others standardised and cut at four.
+    """Return features with one row per item: yes/no columns unchanged, others standardised and clipped at four.
 
-    >>> features_of([[1, 5.0], [0, 5.0], [1, 5.0]], 3).tolist()  # a constant says nothing beside the level
+    >>> features_of([[1, 5.0], [0, 5.0], [1, 5.0]], 3).tolist()  # a constant adds nothing to the level
     [[1.0], [0.0], [1.0]]
     """
     if given is None:

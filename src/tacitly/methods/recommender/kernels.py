@@ -1,7 +1,7 @@
 """Compiled loops over the ratings of users, which give one small matrix per user or a sum over items.
 
-Users meet in sums only. Everything before that is computed from one user's own ratings, in their order, so no bit of a
-contribution depends on anybody else.
+Users' numbers are combined in sums only. Everything before is computed from one user's own ratings, in their order, so
+no bit of a contribution depends on other users.
 """
 
 # Numba kernels are not typed.
@@ -23,8 +23,8 @@ def distinct(X, y, offsets, items, low, high):
     """Return position of the item, rating and user bounds of the ratings that count.
 
     The first column of a row is the item's position in the catalogue. Rows outside the catalogue are left out, the last
-    rating of an item by one user counts, and ratings are brought into [low, high]. A rating that is not a number is
-    left out.
+    rating of an item by one user counts, and ratings are clipped to [low, high]. A rating that is not a number is left
+    out.
     """
     codes, values = np.empty(len(y), np.int64), np.empty(len(y), np.float64)
     bounds = np.zeros(len(offsets), np.int64)
@@ -71,7 +71,7 @@ def normal_equations(codes, values, bounds, table, offset):
 
 @_kernel
 def residuals(codes, values, bounds, table, offset, weights):
-    """Return what each rating leaves after its user's weights."""
+    """Return the residual of each rating under its user's weights."""
     left = np.empty(len(codes))
     for user in range(len(bounds) - 1):
         for row in range(bounds[user], bounds[user + 1]):

@@ -1,4 +1,4 @@
-"""What a recommender has learned, all of it public, and how a user's head becomes predictions and scores.
+"""The public result of a recommender's fit, and predictions and scores from a user's head.
 
 A head is a vector: the user's weights on the columns of the catalogue's table, then the user's taste.
 """
@@ -20,7 +20,7 @@ from tacitly.methods.recommender.tastes import Tastes
 
 @dataclass(frozen=True)
 class Learned:
-    """Item effects, factors and popularity, the prior of users' weights, and how tastes vary."""
+    """Item effects, factors and popularity, the prior of users' weights, and the distribution of tastes."""
 
     catalogue: Catalogue
     prior: WeightPrior
@@ -49,7 +49,7 @@ class Learned:
 
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Return what :meth:`arrays` kept."""
+        """Rebuild the result from :meth:`arrays`."""
         low, high = (float(value) for value in arrays["range"])
         factors, plays, crowd = (float(value) for value in arrays["kind"])
         tastes = Tastes(arrays["taste_features"], arrays["taste_mean"], arrays["taste_variances"], crowd)
@@ -65,16 +65,16 @@ class Learned:
 
     @property
     def home_work(self) -> RatingHeads:
-        """What users compute at home."""
+        """The computation of heads, which users make locally."""
         return RatingHeads(self.catalogue, self.prior, self.tastes, self.plays)
 
     @property
     def nobody(self) -> Array:
-        """The head of somebody without ratings."""
+        """The head of a user without ratings."""
         return np.append(self.prior.mean, np.zeros(len(self.tastes.variances)))
 
     def predicted(self, heads: Array, codes: Codes) -> Array:
-        """Return the rating of each item by the head in its row, inside the range; for plays, how likely it is next."""
+        """Return each item's rating by the head in the same row, inside the range; for plays, how likely it is next."""
         catalogue = self.catalogue
         weights, tastes = heads[:, : catalogue.size], heads[:, catalogue.size :]
         if self.plays:
@@ -94,7 +94,7 @@ class Learned:
         choice = self._fame() * np.exp(tastes @ self.tastes.features.T)
         if self.plays:
             return np.asarray(choice)
-        # Expected rating points above the lowest, if the item is shown: chance of being chosen times the rating.
+        # Expected rating points above the lowest rating: probability of being chosen times the rating.
         low = (catalogue.low - catalogue.middle) / catalogue.unit
         return np.asarray(choice * np.maximum(ratings - low, 1e-3))
 

@@ -19,14 +19,14 @@ Codes = npt.NDArray[np.int64]
 """Positions of items in the catalogue."""
 
 REACH = 2.0
-"""The public range of ratings is brought to [−2, 2]."""
+"""The public range of ratings is mapped to [−2, 2]."""
 
 _ITEMS, _COLUMNS = 10_000_000, 512
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What is public about items: a table with one row per item, its first column ones, an effect each, the range.
+    """Public data about items: a table with one row per item (its first column is ones), their effects, the range.
 
     ``low`` and ``high`` bound ratings. Inside, ratings are (r − middle)/unit with unit a quarter of the range.
     """
@@ -56,12 +56,12 @@ class Catalogue:
 
     @property
     def unit(self) -> float:
-        """What one unit of a standardised rating is."""
+        """Size of one standardised unit in rating units."""
         return (self.high - self.low) / (2.0 * REACH)
 
     @property
     def middle(self) -> float:
-        """The rating that is zero in standardised units."""
+        """The rating that corresponds to zero in standardised units."""
         return (self.low + self.high) / 2.0
 
     def rated(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Codes, Array, Offsets]:
@@ -105,7 +105,7 @@ class Posteriors:
 
 
 def posteriors(codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogue, prior: WeightPrior) -> Posteriors:
-    """Return the posteriors of several users; somebody without ratings has the prior.
+    """Return the posteriors of several users; a user without ratings has the prior.
 
     >>> one = Catalogue(np.ones((2, 1)), np.zeros(2), -2.0, 2.0)
     >>> prior = WeightPrior(np.zeros(1), np.eye(1), 1.0)

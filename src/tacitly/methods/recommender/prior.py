@@ -1,13 +1,13 @@
-"""The server's half of :class:`PriorStep`: a step of expectation-maximisation, shrunk by the known noise.
+"""The server's part of :class:`PriorStep`: a step of expectation-maximisation, shrunk according to the known noise.
 
 All of it is post-processing of one noisy mean. In units of the current prior, the new one has mean z and covariance
-I + A, where z and A are released with noise ν per coordinate (2ν on A's diagonal, √2·ν beside it). Three parts of A are
-known with different certainty, and each is treated by its own noise:
+I + A, where z and A are released with noise ν per coordinate (2ν on A's diagonal, √2·ν off it). Three parts of A have
+different noise and are treated differently:
 
-* the level, and the common change of all other variances: two numbers, taken as they are;
-* how single variances differ from the common change: shrunk by James and Stein's factor;
-* correlations: noise alone has eigenvalues up to e = 2ν√(2p). An eigenvalue λ is shrunk to √(λ² − e²/4): several steps
-  follow each other, and what one drops for good the next cannot find again.
+* the variance of the level, and the common change of all other variances: two numbers, used without shrinkage;
+* the differences of single variances from the common change: shrunk by James and Stein's factor;
+* correlations: noise alone has eigenvalues up to e = 2ν√(2p). An eigenvalue λ is shrunk to √(λ² − e²/4), not set to
+  zero, because there are several steps and a later step cannot recover a direction that an earlier one removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacitly.arrays import Array
 from tacitly.linalg import james_stein, unpack_symmetric
 from tacitly.methods.recommender.posterior import WeightPrior
 
-_LEAST, _MOST = 0.05, 6.0  # by what a variance may change in one step
+_LEAST, _MOST = 0.05, 6.0  # limits of the factor by which a variance may change in one step
 
 
 def advanced(prior: WeightPrior, released: Array, noise: float) -> WeightPrior:

@@ -1,17 +1,17 @@
-"""What users send so that a recommender can be learned.
+"""The vectors that users send when a recommender is learned.
 
 Adjacency, sensitivity and event are the same for every query here. Neighbours differ in one user with all their
-ratings (zero-out, or replaced). A contribution is one vector computed from one user's ratings and public numbers, and
-clipping it, whole, to a public bound C is the last operation: the sum moves by at most C (zero-out) or 2C
-(replace-one), and each release is one Gaussian event. Which items somebody rated is private: a contribution about items
-has a coordinate for every item of the public catalogue, zero for those that the user did not rate, and the clip holds
-for the whole vector, however many items there are. A user without ratings sends zero.
+ratings (zero-out, or replaced). A contribution is one vector computed from one user's ratings and public numbers. The
+last operation clips the whole vector to a public bound C. So the sum moves by at most C (zero-out) or 2C (replace-one),
+and each release is one Gaussian event. Which items a user rated is private: a contribution about items has a coordinate
+for every item of the public catalogue, zero for items that the user did not rate, and the bound holds for the whole
+vector, for any number of items. A user without ratings sends zero.
 
 * :class:`PriorStep`: one step of expectation-maximisation for the prior of users' weights.
 * :class:`ItemSums`: residuals and weights per item, for the effects of items and their popularity.
 * :class:`PairMoments`: products of residuals of pairs of items, for item factors.
 * :class:`LoadingSums`: residuals along users' factors, for the factors of all items.
-* :class:`TasteMoment`: which kinds of items users choose, whatever they think of them.
+* :class:`TasteMoment`: which kinds of items users choose, however they rate them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tacitly.methods.shared.batch import BatchQuery
 from tacitly.privacy.clipping import GUARD
 
 LEAST, MOST = 2.0**-200, 2.0**200
-_FEATURES = 1024  # of items, at most: a user's matrix has a number for each pair
-_CUT = 3.0  # an excess of squared residuals beyond three times the expected one counts as that
+_FEATURES = 1024  # largest number of features of items: a user's matrix has a number for each pair
+_CUT = 3.0  # an excess of squared residuals is limited to three times the expected one
 
 
 @dataclass(frozen=True)
 class PriorStep(BatchQuery):
     """Posterior mean u, ½(u uᵀ + V − I) and the excess of squared residuals, in units of the current prior.
 
-    Their means over users are zero when the prior is right, and what expectation-maximisation adds to it when not
+    Their means over users are zero if the prior is right; otherwise they are the step of expectation-maximisation
     (:mod:`~tacitly.methods.recommender.prior`).
     """
 
@@ -64,7 +64,7 @@ class PriorStep(BatchQuery):
 
 
 class UserSum(Query):
-    """A query whose contribution is its sum over one user, before the clip."""
+    """A query whose contribution is its sum over one user, before clipping."""
 
     def contribution(self, X: Rows, y: Rows) -> Array:
         """Return the contribution of one user: a sum over one user that is not clipped."""
@@ -81,7 +81,7 @@ class UserSum(Query):
 
 @dataclass(frozen=True)
 class _ResidualQuery(UserSum):
-    """A query about what a user's posterior leaves of the user's ratings."""
+    """A query about the residuals of a user's ratings under the user's posterior."""
 
     catalogue: Catalogue
     prior: WeightPrior
@@ -99,10 +99,10 @@ class _ResidualQuery(UserSum):
 
 @dataclass(frozen=True)
 class ItemSums(_ResidualQuery):
-    """For each item ω·e and scale·ω: e is what the user's posterior leaves of the rating, ω = gⱼ/√(Σ g²) over the user.
+    """For each item ω·e and scale·ω: e is the rating's residual under the posterior, ω = gⱼ/√(Σ g²) over the user.
 
-    So everybody's weights have norm 1, however many ratings they gave. ``gains`` g are public: rare items may get more
-    than popular ones. e is the score of the item's effect. With ``values=False`` e is zero: popularity alone.
+    So each user's weights have norm 1, for any number of ratings. ``gains`` g are public: rare items may get more than
+    popular ones. e is the score of the item's effect. With ``values=False`` e is zero: popularity alone.
     """
 
     gains: Array
@@ -112,7 +112,7 @@ class ItemSums(_ResidualQuery):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape("gains", self.gains, self.catalogue.items)
-        # Beyond these, squares lose digits, and norms with them.
+        # Beyond these limits, squares and norms lose digits.
         if not all(LEAST <= number <= MOST for number in (self.gains.min(), self.gains.max(), self.scale)):
             raise ValueError("gains and the scale of weights must be positive, and neither tiny nor huge.")
 
@@ -132,10 +132,10 @@ class ItemSums(_ResidualQuery):
 
 @dataclass(frozen=True)
 class PairMoments(_ResidualQuery):
-    """e eᵀ/m and scale·1 1ᵀ/m over those of the chosen items that the user rated, m of them, packed.
+    """e eᵀ/m and scale·1 1ᵀ/m over the m chosen items that the user rated, packed.
 
-    ``place`` has the position of each chosen item, -1 for the others. The first mean over the second is the covariance
-    of residuals of two items, whoever rated both.
+    ``place`` has the position of each chosen item, -1 for the others. The first mean divided by the second is the
+    covariance of residuals of two items over users who rated both.
     """
 
     place: Array
@@ -166,10 +166,10 @@ class PairMoments(_ResidualQuery):
 
 @dataclass(frozen=True)
 class LoadingSums(_ResidualQuery):
-    """For each item ω·e·d: e is what the user's posterior leaves of the rating, ω = 1/√m for m ratings.
+    """For each item ω·e·d: e is the rating's residual under the user's posterior, ω = 1/√m for m ratings.
 
     d is the direction of the user's weights on the last ``factors`` columns of the table, of norm 1. So e·d is the
-    score of the item's factors, whatever the length of the user's, and a contribution is as long as without d.
+    score of the item's factors, up to the length of the user's factors, and d does not change the contribution's norm.
     """
 
     factors: int
@@ -181,7 +181,7 @@ class LoadingSums(_ResidualQuery):
 
     @property
     def coordinates(self) -> int:
-        """As many per item as there are factors."""
+        """One number per item and factor."""
         return self.catalogue.items * self.factors
 
     def _sum(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> Array:
@@ -198,10 +198,10 @@ class LoadingSums(_ResidualQuery):
 class TasteMoment(BatchQuery):
     """x xᵀ − v·I and x, where x is the mean of public features over the m items that a user rated.
 
-    ``features`` are whitened over items in proportion to their popularity, so x has mean zero and covariance v·I in a
-    user who chooses by popularity alone, v = :func:`drawing` of m; what is left is how users differ. Divided by
-    1/8 + v, so that users with few ratings do not rule the clip; the last coordinate is that weight. ``crowd`` is how
-    many equally popular items the catalogue amounts to.
+    ``features`` are whitened over items in proportion to their popularity. So for a user who chooses by popularity
+    alone, x has mean zero and covariance v·I, with v = :func:`drawing` of m; the rest shows how users differ. The
+    numbers are divided by 1/8 + v, so that users with few ratings do not determine the bound; the last coordinate is
+    this weight. ``crowd`` is the number of equally popular items that is equivalent to the catalogue.
     """
 
     catalogue: Catalogue
@@ -236,7 +236,7 @@ def drawing(rows: Array, crowd: float) -> Array:
 
 
 WEIGHT = 0.25
-"""What the weight of :class:`TasteMoment` is multiplied by."""
+"""Factor of the weight of :class:`TasteMoment`."""
 
 
 def check_places(place: Array, size: int | None = None) -> None:

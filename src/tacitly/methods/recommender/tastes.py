@@ -1,10 +1,10 @@
-"""Tastes: which kinds of items users choose, whatever they think of them.
+"""Tastes: which kinds of items users choose, however they rate them.
 
-A user's items are modelled as draws with probability ∝ popularityⱼ·exp(tⱼᵀθ), t the item's public features whitened
-over popularity and θ ~ N(0, T) how the user's taste differs from the average. To first order, the mean of t over a
-user's m items is μ + θ + noise of covariance v·I (:func:`drawing`). So μ is the mean of x and T that of
-x xᵀ − v·I − μμᵀ over users, which are released, and θ has a posterior at home in closed form. μ would be zero if
-popularity were known exactly. Features are turned to the axes of T, so that T is diagonal.
+A user's items are modelled as draws with probability ∝ popularityⱼ·exp(tⱼᵀθ), where t are the item's public features,
+whitened over popularity, and θ ~ N(0, T) is the difference of the user's taste from the average. To first order, the
+mean x of t over a user's m items is μ + θ + noise of covariance v·I (:func:`drawing`). So μ is the mean of x over users
+and T is the mean of x xᵀ − v·I − μμᵀ; both are released. Each user computes the posterior of θ locally, in closed form.
+μ would be zero if popularity were known exactly. Features are rotated to the axes of T, so that T is diagonal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacitly.arrays import Array, check_shape
 from tacitly.linalg import james_stein, unpack_symmetric
 from tacitly.methods.recommender.queries import WEIGHT, drawing
 
-_REACH = 6.0  # standard deviations beyond which a whitened feature is cut
+_REACH = 6.0  # standard deviations at which a whitened feature is clipped
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Tastes:
     features: Array
     mean: Array
     variances: Array
-    crowd: float  # how many equally popular items the catalogue amounts to
+    crowd: float  # number of equally popular items that is equivalent to the catalogue
 
     def __post_init__(self) -> None:
         check_shape("mean", self.mean, None)
@@ -57,7 +57,7 @@ def whitened(features: Array, popularity: Array) -> Array:
 
 
 def crowd_of(popularity: Array) -> float:
-    """Return how many equally popular items amount to the same.
+    """Return the number of equally popular items that is equivalent to this popularity.
 
     >>> crowd_of(np.array([1.0, 1.0, 0.0]))
     2.0
@@ -72,15 +72,15 @@ def tastes_of(mean: Array, noise: float, features: Array, crowd: float) -> Taste
     weight = max(float(mean[-1]) / WEIGHT, 0.5)
     mean, noise = mean / weight, noise / weight
     centre = mean[-1 - size : -1]
-    # The noise of the centre would pass for a part of it that is not there.
+    # Subtracting a noisy centre subtracts too much: add its expected noise.
     matrix = unpack_symmetric(mean[: -1 - size], size) - np.outer(centre, centre) + noise**2 * np.eye(size)
     centre = centre * james_stein(centre, noise)
     diagonal = np.diag(matrix)
     common, doubt = float(diagonal.mean()), 2.0 * noise / np.sqrt(size)
-    if common <= doubt:  # lost in the noise: users choose by popularity alone
+    if common <= doubt:  # hidden by the noise: users choose by popularity alone
         return Tastes(features, centre, np.zeros(size), crowd)
     own = james_stein(diagonal - common, noise) * (diagonal - common)
-    common *= 1.0 - (doubt / common) ** 2  # tastes that are not there cost more than tastes that are missed
+    common *= 1.0 - (doubt / common) ** 2  # false tastes cost more than missed tastes
     values, vectors = np.linalg.eigh(matrix - np.diag(diagonal))
     edge = noise * np.sqrt(2.0 * size)
     kept = np.sign(values) * np.sqrt(np.maximum(np.square(values) - edge**2, 0.0))

@@ -1,8 +1,8 @@
-"""What the array forms of linear queries share: statistics of many users at once, without compiled code.
+"""Statistics of many users at once by array operations, without compiled code: shared by the linear queries.
 
-No number of one user depends on another's rows, to the last bit: rows are changed entry by entry, added up user by user
-(:func:`~tacitly.arrays.per_user`), and all arrays after that have one row per user. Nothing here raises on private
-numbers; those that are not finite stay in their user's row.
+No number of one user depends on another user's rows, to the last bit: rows are changed entry by entry and added up user
+by user (:func:`~tacitly.arrays.per_user`), and all later arrays have one row per user. Nothing here raises an error
+because of private numbers; numbers that are not finite stay in their user's row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def of_rows(values: Array, offsets: Offsets) -> Array:
 
 
 def centred(values: Rows, offsets: Offsets) -> Array:
-    """Return rows (or targets) less the mean of their user's.
+    """Return rows (or targets) minus the mean of the same user's rows (or targets).
 
     >>> centred(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3]))
     array([-1.,  1.,  0.])
@@ -94,6 +94,6 @@ def solve_each(systems: Array, rights: Array) -> Array:
 
 
 def unit_rows(rows: Array, norms: Array) -> Array:
-    """Divide each user's row by its norm; zeros where that is not finite, or its square has been lost to underflow."""
+    """Divide each user's row by its norm; zeros if the norm is not finite, or if its square underflows."""
     usable = np.isfinite(norms) & (np.square(norms) > LEAST)
     return np.where(usable[:, None], rows, 0.0) / np.where(usable, norms, 1.0)[:, None]

@@ -1,9 +1,9 @@
 """Queries that compute the contributions of many users at once, by array operations.
 
-The definition and the fast form are one function: the contribution of a single user is a batch of one. What makes
-that sound is that no number of one user depends on another's rows, to the last bit (:mod:`tacitly.federation.base`):
-rows are reduced user by user (:func:`~tacitly.arrays.per_user`), and every array after that has one entry per user, so
-that its shape and each user's place in it depend on the number of users alone, which is public.
+The definition and the fast form are one function: the contribution of a single user is a batch of one. This is sound
+because no number of one user depends on another user's rows, to the last bit (:mod:`tacitly.federation.base`). Rows are
+reduced user by user (:func:`~tacitly.arrays.per_user`), and every later array has one entry per user. So its shape and
+each user's position in it depend on the number of users only, which is public.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BatchQuery(Query):
 
     @abstractmethod
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the contributions of several users before the clip, one row per user."""
+        """Return the contributions of several users before clipping, one row per user."""
 
     @property
     def one_form(self) -> bool:
@@ -46,7 +46,7 @@ class BatchQuery(Query):
 
     @property
     def at_once(self) -> int:
-        """Users whose contributions are computed together: a public number, smaller where each takes much memory."""
+        """Number of users whose contributions are computed together: public, and smaller if each needs much memory."""
         return BLOCK
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
@@ -67,7 +67,7 @@ class BatchQuery(Query):
         return clipped_rows(self.contributions(X, y, offsets), bound)
 
     def contributions_at(self, kept: Array) -> Array:
-        """Return :meth:`contributions` from array statistics, where the query names some."""
+        """Return :meth:`contributions` from array statistics, if the query names some."""
         raise NotImplementedError
 
     def sums_at(self, kept: Array, bound: float, size: int) -> Array:
@@ -82,11 +82,11 @@ class BatchQuery(Query):
         return total
 
     def fused(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return :meth:`contributions` by a compiled form, where there is one: see :class:`Contributions`."""
+        """Return :meth:`contributions` by a compiled form, if there is one: see :class:`Contributions`."""
         raise NotImplementedError
 
     def contributions_of(self, statistics: Array) -> Array:
-        """Return the contributions of several users from their statistics, where the query names some."""
+        """Return the contributions of several users from their statistics, if the query names some."""
         if isinstance(self.statistics, Contributions):
             return statistics
         raise NotImplementedError
@@ -106,16 +106,16 @@ class BatchQuery(Query):
 
 
 class ArrayQuery(Query):
-    """A query with a compiled form, and one by array operations for users so few that compiling would take longer."""
+    """A query with a compiled form, and a form by array operations for few users, for whom compiling takes longer."""
 
     @abstractmethod
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the contributions of several users before the clip, one row per user, without compiled code."""
+        """Return the contributions of several users before clipping, one row per user, without compiled code."""
 
     def form_for(self, n_users: int, n_features: int) -> Query:
-        """Return the form that sums so many users: public sizes decide.
+        """Return the form to use for this number of users; it depends on public sizes only.
 
-        A subclass that changes another form has no array form unless it has ``contributions`` of its own too.
+        A subclass that changes another form has no array form unless it also defines ``contributions``.
         """
         forms = {"contribution", "contributions", "block_sum", "block_sums"}
         own = next(forms & set(vars(kind)) for kind in type(self).__mro__ if forms & set(vars(kind)))
@@ -134,7 +134,7 @@ class _InArrays(BatchQuery):
 
     @property
     def coordinates(self) -> int:
-        """Those of the query."""
+        """Number of coordinates of the query."""
         return self.query.coordinates
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
@@ -145,7 +145,7 @@ class _InArrays(BatchQuery):
 
 @dataclass(frozen=True)
 class Contributions(Statistics):
-    """A query's own contributions by its compiled form; nothing that later queries could use."""
+    """A query's own contributions by its compiled form; later queries cannot use them."""
 
     query: BatchQuery
     kept: ClassVar[bool] = False
@@ -170,7 +170,7 @@ def clipped_sums(rows: Array, bound: float, size: int) -> Array:
 
 
 def clipped_sum(rows: Array, bound: float) -> Array:
-    """Clip each row to the bound, rows with entries that are not finite to zero, and add them up.
+    """Clip each row to the bound, set rows with entries that are not finite to zero, and add all rows.
 
     >>> clipped_sum(np.array([[3.0, 4.0], [np.nan, 0.0], [0.1, 0.0]]), 1.0).round(3)
     array([0.7, 0.8])
@@ -179,13 +179,13 @@ def clipped_sum(rows: Array, bound: float) -> Array:
 
 
 def clipped_rows(rows: Array, bound: float) -> Array:
-    """Clip each row to the bound, rows with entries that are not finite to zero."""
+    """Clip each row to the bound; set rows with entries that are not finite to zero."""
     factors = clip_factors(norms_of(rows), bound)
     return np.asarray(np.where((factors > 0)[:, None], rows, 0.0) * factors[:, None])
 
 
 def clip_factors(norms: Array, bound: float) -> Array:
-    """Return by what to multiply rows of these norms so that none exceeds the bound; 0 where a norm is not finite."""
+    """Return factors that scale rows of these norms to the bound at most; 0 if a norm is not finite."""
     limit = bound * (1.0 - GUARD)
     usable = np.isfinite(norms)
     factors = np.where(norms > limit, limit / np.where(norms > 0, norms, 1.0), 1.0)
@@ -193,7 +193,7 @@ def clip_factors(norms: Array, bound: float) -> Array:
 
 
 def norms_of(rows: Array) -> Array:
-    """Return the norm of each row without overflow; NaN where an entry is not finite.
+    """Return the norm of each row without overflow; NaN if an entry is not finite.
 
     >>> norms_of(np.array([[3e200, 4e200], [np.inf, 0.0], [0.0, 0.0]]))
     array([5.e+200,     nan, 0.e+000])
@@ -208,14 +208,14 @@ def norms_of(rows: Array) -> Array:
 def circle(logarithm: Array, reach: float) -> Array:
     """Return points on the unit circle, one per entry: the logarithm as an angle, ±``reach`` at ±162°.
 
-    The mean of such points shows a typical size over many orders of magnitude, and one user moves it by one point.
+    The mean of such points shows a typical size over many orders of magnitude, and one user contributes one point.
     """
     angle = np.clip(logarithm, -reach, reach) * (0.9 * np.pi / reach)
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
 
 
 def uncircle(point: Array, reach: float) -> Array:
-    """Return the logarithm that :func:`circle` would put in this direction.
+    """Return the logarithm that :func:`circle` maps to this direction.
 
     >>> round(float(uncircle(circle(np.array(3.0), 8.0), 8.0)), 6)
     3.0

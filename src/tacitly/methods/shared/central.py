@@ -1,14 +1,14 @@
-"""One model for all users: its noisy steps, and the population's direction beside a shared basis.
+"""One model for all users: its noisy steps, and the population's direction in addition to a shared basis.
 
 A user's correction of the model p is g = Xᵀ(y − Xp)/(m·q) in whitened coordinates (around the user's own means, if
-users have intercepts), an estimate of how the user's weights differ from p. Its noisy mean moves p. The energy q is the
-mean square of the user's features, each on whitening's scale: as large on average as that of whitened features, and as
+users have intercepts), an estimate of how the user's weights differ from p. The noisy mean of g moves p. The energy q
+is the mean square of the user's features, each on whitening's scale. On average it equals that of whitened features. As
 in :class:`~tacitly.methods.fedrep.queries.BasisStep` it needs no whitened rows, each of which takes d² products.
 
 Release :class:`CentralStep`. Unit: the user. A contribution is (g/c, 1)/√(1 + ‖g/c‖²), a function of one user's rows
-and of public fields, of norm one or zero whatever the rows: divided by its own norm. So zero-out moves the sum by at
-most 1, replace-one by at most 2 (corrections can point against each other). One Gaussian event per round. Weights
-1/√(1 + ‖g/c‖²) make the result a robust mean. :class:`Correction` is only measured, by
+and of public fields. It is divided by its own norm, so its norm is one or zero for any rows. So zero-out moves the sum
+by at most 1, replace-one by at most 2 (corrections can point against each other). One Gaussian event per round. Weights
+1/√(1 + ‖g/c‖²) make the result a robust mean. :class:`Correction` is not released; its norm is measured by
 :class:`~tacitly.methods.shared.typical_norm.TypicalNorm`, to find the first c.
 """
 
@@ -32,16 +32,16 @@ from tacitly.privacy.clipping import clip_factor
 from tacitly.privacy.guarantee import Budget
 
 ROUNDS = 4
-"""Steps of the population's direction: whitened coordinates need few, and each one shares the noise."""
+"""Steps of the population's direction: whitened coordinates need few steps, and more steps mean more noise in each."""
 
 _NORM_SHARE = 0.1  # of the phase: two numbers
-_SHARED = 0.3  # of all users: what must be able to stand out
-_SURE = 4.8  # normal deviations: by chance a direction stands out less than once in a million runs
+_SHARED = 0.3  # a direction that this share of all users have must exceed the noise
+_SURE = 4.8  # standard deviations: by chance a direction exceeds them less than once in a million runs
 
 
 @dataclass(frozen=True)
 class Correction(BatchQuery):
-    """How a user's weights differ from the central model, by one step from it, in whitened coordinates."""
+    """Estimate of how a user's weights differ from the central model, by one step from it, in whitened coordinates."""
 
     model: Array  # p, whitened coordinates
     whitening: Whitening
@@ -64,7 +64,7 @@ class Correction(BatchQuery):
         left = targets - (rows * self._turned).sum(axis=1)
         squares = per_user(np.square(rows), offsets)
         free = counts - int(self.centered)
-        # Of the columns in which the user varies: the others say nothing and would make the step too long.
+        # Only columns in which the user varies count: the others carry no information and would make the step too long.
         varied = np.count_nonzero(squares > 1e-12 * squares.max(axis=1, keepdims=True, initial=0.0), axis=1)
         energy = squares.sum(axis=1) / (present * np.maximum(varied, 1))
         usable = (free > 0) & np.isfinite(energy) & (energy > 0)
@@ -102,7 +102,7 @@ class Correction(BatchQuery):
 
 @dataclass(frozen=True)
 class CentralStep(BatchQuery):
-    """A user's correction of the central model and the weight that it has, together of norm one."""
+    """A user's correction of the central model and its weight, together of norm one."""
 
     correction: Correction
     scale: float  # c
@@ -113,7 +113,7 @@ class CentralStep(BatchQuery):
         return self.correction.coordinates + 1
 
     def contributions(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return (g/c, 1)/ν, one row per user; zero where there is no correction."""
+        """Return (g/c, 1)/ν, one row per user; zero if there is no correction."""
         return self._joint(self.correction.contributions(X, y, offsets))
 
     @property
@@ -170,8 +170,8 @@ class CentralState:
 def direction_phases(budget: Budget, n_users: int, freedom: int, share: float) -> list[Phase]:
     """Return the phases of :func:`population_direction`, which get ``share`` of the budget.
 
-    None where nothing is left beside the basis, or where users are so few that only a direction which nearly all of
-    them share could stand out of the noise.
+    None if the basis leaves no direction, or if there are so few users that a direction could exceed the noise only if
+    nearly all of them shared it.
     """
     if freedom < 1:
         return []
@@ -188,8 +188,8 @@ def population_direction(
 ) -> Array | None:
     """Return the direction of all users' common weights, orthogonal to a basis in whitened coordinates.
 
-    None where it does not stand out of the noise: the basis then says all that the releases show. At the start the
-    model is zero, so corrections without a common direction add up to an energy that is known beforehand.
+    None if the direction does not exceed the noise: then the releases show nothing beyond the basis. At the start the
+    model is zero, so the energy of corrections without a common direction is known beforehand.
     """
     size, n = len(basis), plan.sampling_rate * federation.n_users
     state = CentralState(np.zeros((size, 1)))
@@ -208,7 +208,7 @@ def population_direction(
             share = min(max(total / n, 0.0), 1.0)
             expected = n * (1.0 - share**2) + sigma**2 * (size - basis.shape[1])
             stands_out = float(outside @ outside) > expected * _chance(size - basis.shape[1])
-        # From the second on, every step gives an estimate of its own; the model is their mean.
+        # From the second step on, every step gives a separate estimate; the model is their mean.
         damping = 1.0 / max(1, number)
         state.advance(step[:, None], np.array([[total]]), sigma, n, damping=damping)
     direction = state.model[:, 0] - inside @ (inside.T @ state.model[:, 0])
@@ -217,7 +217,7 @@ def population_direction(
 
 
 def _chance(freedom: int) -> float:
-    """Return by what factor a χ² variable exceeds its mean at most (Wilson and Hilferty's approximation).
+    """Return the largest factor by which a χ² variable exceeds its mean (Wilson and Hilferty's approximation).
 
     >>> round(_chance(10), 1), round(_chance(100), 1)
     (4.9, 1.8)

@@ -1,7 +1,7 @@
 """The compiled form of :class:`~tacitly.methods.shared.central.Correction`: each user's rows are read from memory once.
 
-Users are computed one after the other, each from their own rows only, in double precision. A user whose numbers are not
-finite gets zeros.
+Users are processed one after the other, each from their own rows only, in double precision. A user with numbers that
+are not finite gets zeros.
 """
 
 # Numba kernels are not typed.
@@ -26,7 +26,7 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"cont
 
 @_kernel
 def write_corrections(X, y, offsets, public, centered, out):
-    """Write one correction per user, on scaled features, to ``out``, which is zero.
+    """Write one correction per user, on scaled features, to ``out``, which contains zeros.
 
     ``public`` has the scale and the weights on raw features as rows; it and ``out`` are padded with zeros.
     """

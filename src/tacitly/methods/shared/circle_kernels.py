@@ -13,9 +13,9 @@ from tacitly.simd.registers import at_least, at_most, load_first, spread, total,
 
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 def add_points(norms, reach, middle, size, out):
-    """Write the sum over each block of ``size`` norms of the points of their logarithms (base 2) − ``middle``.
+    """Write, for each block of ``size`` norms, the sum of the points of their logarithms (base 2) − ``middle``.
 
-    Nothing for a norm that is zero or not finite.
+    A norm that is zero or not finite adds nothing.
     """
     for block in range(len(out)):
         stop, one, other = min((block + 1) * size, norms.size), spread(0.0), spread(0.0)

@@ -1,7 +1,7 @@
 """The compiled form of :func:`~tacitly.methods.shared.batch.clipped_sum` for several blocks of users.
 
-Each row is clipped as the definition says: a row with entries that are not finite adds nothing, and a norm whose square
-leaves the range of numbers is computed from entries over the largest one. Users are added one after the other.
+Each row is clipped as in the definition: a row with entries that are not finite adds nothing, and a norm whose square
+overflows or underflows is computed from entries divided by the largest one. Users are added one after the other.
 """
 
 # Numba kernels are not typed.
@@ -43,7 +43,7 @@ def add_clipped(rows, limit, size, out):
 
 @_kernel
 def _norm(square, rows, user):
-    """Return the norm of a row whose sum of squares is ``square``, unless that left the range."""
+    """Return the norm of a row whose sum of squares is ``square``, also if that overflowed or underflowed."""
     if 1e-200 < square < 1e200:
         return math.sqrt(square)
     largest = 0.0

@@ -1,12 +1,13 @@
 """A private scale per column, so that the units of a feature do not matter.
 
-The moment of features that whitening releases shows columns of a like size. A column in grams beside others in tonnes
-would hide them in its noise. So the order of magnitude of each column comes first, for a few hundredths of the budget.
+The moment of features that whitening releases is useful only if columns have similar sizes. If one column has values
+in grams and others in tonnes, the noise for the large values hides the small ones. So the order of magnitude of each
+column is released first, for a few hundredths of the budget.
 
 Release :class:`ColumnScales`. Unit: the user. A user sends, for each column, the logarithm of its spread over the
-user's own rows (around their mean, if users have intercepts) as a point on the unit circle, and zero where the column
-does not vary. d points of norm at most 1 have norm at most √d together: sensitivity √d (zero-out), 2√d (replace-one),
-one Gaussian event. The direction of a mean point is the typical logarithm; everything after it is post-processing.
+user's own rows (around their mean, if users have intercepts) as a point on the unit circle, or zero if the column does
+not vary. d points of norm at most 1 have norm at most √d together: sensitivity √d (zero-out), 2√d (replace-one), one
+Gaussian event. The direction of a mean point is the typical logarithm; everything after it is post-processing.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ MOST_FEATURES = 1 << 20
 
 PHASE = "column scales"
 _REACH = 50.0  # octaves on either side: 10^±15
-_WANTED, _ENOUGH = 0.08, 0.17  # noise of a mean point that is aimed at, and with which scales are still worth having
+_WANTED, _ENOUGH = 0.08, 0.17  # noise of a mean point: the target, and the largest with which scales are still useful
 _LEAST_SHARE, _MOST_SHARE = 0.005, 0.05
 _CONSTANT = 1e-12  # of a column's mean: smaller variation is rounding error
 _CHUNK = 32  # users whose rows are handled at once: copies of them stay in cache
-_SURE = 5.3  # times the noise: of a column in which nobody varies the point is noise, and longer once in a million runs
-_BY_CHANCE = 3.5  # standard deviations of the noise's energy that are not taken for differences between columns
-_LONG = 0.6  # long enough in any case: points of usual columns have lengths near 1
-_NOTHING = 1e-9  # the gain of a column that hardly any user varies in: nothing can be learned about it
+_SURE = 5.3  # times the noise: if no user varies in a column, its point is longer than this once in a million runs
+_BY_CHANCE = 3.5  # standard deviations of the noise's energy: smaller differences between columns count as noise
+_LONG = 0.6  # a point of this length is always long enough: points of usual columns have lengths near 1
+_NOTHING = 1e-9  # the gain of a column in which hardly any user varies: nothing can be learned about it
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class ColumnScales(BatchQuery, ArrayQuery):
             if self.centered:
                 rows = rows - np.repeat(per_user(rows, offsets) / present, counts, axis=0)
             unit = np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1.0)
-            if wide:  # in units of the mean size squares neither overflow nor vanish; those of float32 cannot
+            if wide:  # in units of the mean size squares neither overflow nor underflow; squares of float32 cannot
                 rows = rows / np.repeat(unit, counts, axis=0)
             spread = np.sqrt(per_user(np.square(rows), offsets) / present)
             relative = spread if wide else spread / unit
@@ -95,16 +96,16 @@ class ColumnScales(BatchQuery, ArrayQuery):
 
 
 def scale_phases(budget: Budget, n_users: int, n_features: int) -> tuple[Phase, ...]:
-    """Return the phase that pays for scales; none where there are too few users for so many columns."""
+    """Return the phase that pays for scales; none if there are too few users for this number of columns."""
     whole = Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=math.sqrt(n_features)).sigma / n_users
     share = min(max((whole / _WANTED) ** 2, _LEAST_SHARE), _MOST_SHARE)
     return (Phase(name=PHASE, share=share, acute=False),) if whole / math.sqrt(share) <= _ENOUGH else ()
 
 
 def column_gains(federation: Federation, plan: Plan, *, centered: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Release scales; return a gain per column that makes spreads alike, and which columns users vary in for sure.
+    """Release scales; return a gain per column that equalises spreads, and in which columns users certainly vary.
 
-    Where the plan has no share for it, ones, and as if in all.
+    If the plan has no share for it, gains are one and users count as varying in all columns.
     """
     d, n = federation.n_features, plan.sampling_rate * federation.n_users
     if PHASE not in {phase.name for phase in plan.phases}:
@@ -117,16 +118,17 @@ def column_gains(federation: Federation, plan: Plan, *, centered: bool) -> tuple
 
 
 def found_in(points: Array, noise: float) -> npt.NDArray[np.bool_]:
-    """Return which mean points are longer than noise makes them: columns that a good part of users vary in."""
+    """Return which mean points are longer than noise alone makes them: columns in which many users vary."""
     return np.asarray(np.hypot(points[:, 0], points[:, 1]) > max(min(_SURE * noise, _LONG), 1e-6))
 
 
 def gains_of(points: Array, noise: float) -> Array:
     """Return gains from mean points with known noise.
 
-    Columns are told apart as far as their logarithms differ by more than the noise makes them (James and Stein). Only
-    columns that are far off for certain are, where the others do not differ: the energy of d noises varies by a share
-    √(2/d), and what it reaches by chance is no difference. A single column in other units says nothing about others.
+    Differences between columns are kept as far as they exceed the noise of their logarithms (James and Stein). The
+    energy of the noise of d columns varies by a share √(2/d), so an energy that noise reaches by chance is not a
+    difference; then only columns that certainly differ are treated differently. One column in other units shows nothing
+    about the other columns.
     """
     length, found = np.hypot(points[:, 0], points[:, 1]), found_in(points, noise)
     octaves = uncircle(points, _REACH)
@@ -142,7 +144,7 @@ def gains_of(points: Array, noise: float) -> Array:
 
 
 def _differ(apart: Array, errors: Array) -> bool:
-    """Return whether columns differ by more than noise makes of columns that are alike."""
+    """Return whether columns differ by more than noise makes equal columns differ."""
     by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(apart.size, 1))
     return bool(np.sum(np.square(apart)) > by_chance * np.sum(np.square(errors)))
 

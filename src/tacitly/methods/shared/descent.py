@@ -1,11 +1,11 @@
-"""The round loop of Private FedRep, CENTAUR and AMHT-LRS: noisy steps of a shared basis, and the server's half of them.
+"""The round loop of Private FedRep, CENTAUR and AMHT-LRS: noisy steps of a shared basis, and the server's part of them.
 
 A round releases one :class:`StepQuery` and moves public state (:class:`Descent`; for AMHT-LRS's central model
 :class:`~tacitly.methods.low_rank_sparse.algorithm.Central`) by the noisy sum. The margin classifier's ``gradient`` mode
 runs the same loop through Private FedRep.
 
-The release is the query's (adjacency, sensitivity and event are in its docstring). Everything else here reads released
-sums, their public noise level and the public number of users: post-processing.
+The docstring of each query states adjacency, sensitivity and event. Everything else here is post-processing: it reads
+released sums, their public noise level and the public number of users.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import GaussianEvent
 
 TARGET_RATIO = 3.0
-"""The ρ to aim at: 95 % of a contribution's unit norm is then about the basis, 32 % about the head."""
+"""The target of ρ: of a contribution's unit norm, the part for the basis is then 95 %, the part for the head 32 %."""
 
-_SETTLED = 8  # steps after which a direction that users need has been found, if it ever is
-_CONVERGED = 20.0  # times the floor: the largest spread of heads once corrections are noise
-_UNUSED = 1.7  # times the floor, with few directions: the spread of heads along a direction that says nothing
-_ROWS = 10.0  # of a usual user: how many there are is private
+_SETTLED = 8  # steps after which a direction that users need has been found, if it is found at all
+_CONVERGED = 20.0  # times the floor: the largest spread of heads when corrections are only noise
+_UNUSED = 1.7  # times the floor, with few directions: the spread of heads along a direction without information
+_ROWS = 10.0  # rows of a typical user: the true number is private
 
 
 @dataclass(frozen=True)
 class StepQuery(Query):
     """The public fields, the shape and the layout of one user's contribution to a step of the basis.
 
-    A contribution is (g vᵀ/c, v vᵀ) scaled to norm one: g the correction that the user's residuals give, v the head.
+    A contribution is (g vᵀ/c, v vᵀ) scaled to norm one: g is the correction from the user's residuals, v the head.
     """
 
     basis: Array  # U, in whitened coordinates, orthonormal
@@ -72,12 +72,12 @@ class StepQuery(Query):
 
 
 class FirstBasis(NamedTuple):
-    """Where the rounds start."""
+    """The basis from which the rounds start."""
 
     whitening: Whitening
     basis: Array  # in whitened coordinates, orthonormal
-    strengths: Array  # how heads are expected to spread over its directions
-    found: int  # how many of them stay whatever the rounds show
+    strengths: Array  # expected spread of heads over its directions
+    found: int  # number of directions that are always kept, whatever the rounds show
 
 
 class LearnedBasis(NamedTuple):
@@ -93,10 +93,10 @@ class LearnedBasis(NamedTuple):
 
 
 class ServerState(Protocol):
-    """Public state that the rounds move."""
+    """Public state that the rounds update."""
 
     def advance(self, step: Array, second: Array, sigma: float, n_users: float, *, damping: float) -> None:
-        """Move by one release: its two matrices, and the noise standard deviation of their entries."""
+        """Update by one release: its two matrices, and the noise standard deviation of their entries."""
 
 
 def run_rounds(
@@ -119,7 +119,7 @@ def run_rounds(
         query = next_query()
         released = federation.release(query, event, f"{name} {number + 1}")
         late = max(0.0, number - (1.0 - averaging) * rounds)
-        # The noise of the sum, which exceeds the event's σ where every user adds noise to its own message.
+        # The noise of the sum, which exceeds the event's σ if every user adds noise to their own message.
         sigma, expected_users = federation.sum_sigma(event), event.sampling_rate * federation.n_users
         state.advance(*query.split(released), sigma, expected_users, damping=1.0 / (1.0 + late / 2.0))
         if on_round is not None:
@@ -140,8 +140,8 @@ def refine_basis(
     """Run the rounds from a first basis; return the last one.
 
     ``make_query`` makes a round's query from the fields of :class:`StepQuery`. ``on_round`` is called with the basis
-    after every round. A private basis that ``drops`` loses directions beyond those that the start has found, if no head
-    uses them: its rank is an upper limit.
+    after every round. With ``drops``, directions that the start has not found are removed from a private basis if no
+    head uses them: its rank is an upper limit.
     """
     whitening, basis, strengths, found = start
     state = Descent(basis, np.diag(strengths), least=found if drops and plan.budget.private else None)
@@ -168,7 +168,7 @@ class StepLength:
     _previous: Array | None = None
 
     def update(self, change: Array, signal: float) -> None:
-        """Compare a step with the one before it, unless it is mostly noise (``signal`` is the share that is not)."""
+        """Compare a step with the previous one, unless it is mostly noise (``signal`` is its share of signal)."""
         previous, self._previous = self._previous, change
         if previous is None or signal < 0.4:
             return
@@ -193,7 +193,7 @@ class Descent:
     head_moment: Array
     scale: float = 1.0 / TARGET_RATIO
     step_length: StepLength = field(default_factory=StepLength)
-    least: int | None = None  # directions that stay, while others that no head uses leave; None for all
+    least: int | None = None  # number of directions that are kept even if no head uses them; None for all
     steps: int = 0
     head_metric: Array = field(init=False)
 
@@ -219,7 +219,7 @@ class Descent:
         root = np.linalg.inv(self.head_metric)
         moment = rotation @ root @ denoised @ root @ rotation.T
         mean, unit = float(np.trace(second)) / n_users, k / float(np.trace(moment))
-        # Along a direction that says nothing a fitted head is noise, of the variance of an entry of the correction g.
+        # Along a direction without information a fitted head is noise, with the variance of an entry of g.
         floor = unit * (ratio_of(mean) * self.scale) ** 2 * float(np.trace(second)) / max(len(basis) - k, 1)
         moment *= unit
         metric = inverse_root(moment)
@@ -232,7 +232,7 @@ class Descent:
             self._keep(used_directions(moment, floor, self.least))
 
     def _keep(self, directions: Array) -> None:
-        """Turn the basis into these orthonormal combinations of its columns, if they are fewer."""
+        """Replace the basis by these orthonormal combinations of its columns, if there are fewer of them."""
         k, kept = directions.shape
         if kept < k:
             self.basis, moment = self.basis @ directions, directions.T @ self.head_moment @ directions
@@ -244,15 +244,15 @@ class Descent:
 def limit_rotation(change: Array) -> Array:
     """Shorten a change of an orthonormal basis so that no direction rotates by more than 45°.
 
-    A user's correction is right to first order only. Where features are far from white it can be many times too long,
-    and a basis that moves that far never settles, yet its steps do not look as if they reversed.
+    A user's correction is valid to first order only. If features are far from white it can be many times too long. A
+    basis that moves that far never converges, although its steps do not seem to reverse.
     """
     left, sizes, right = np.linalg.svd(change, full_matrices=False)
     return np.asarray((left * np.minimum(sizes, 1.0)) @ right)
 
 
 def shrink_by_noise(step: Array, sigma: float, removed: int) -> tuple[Array, float]:
-    """Scale a noisy d×k matrix by the share of it that is not noise; return that share too.
+    """Scale a noisy d×k matrix by its share of signal; return this share too.
 
     ``removed`` of the d directions were projected out, with the noise along them.
     """
@@ -276,12 +276,12 @@ def ratio_of(mean: float) -> float:
 
 
 def used_directions(moment: Array, floor: float, least: int) -> Array:
-    """Return the orthonormal combinations of directions along which heads spread more than noise makes them.
+    """Return the orthonormal combinations of directions along which heads vary more than noise alone would make them.
 
-    At least the ``least`` largest.
-    ``moment`` is the released second moment of heads, ``floor`` the variance that noise gives a fitted head; with k
-    directions and m rows least squares makes it (m − k)/(m − k − 1) times that. All directions where the largest spread
-    is not far above the floor: corrections then still carry what the basis misses, and are no measure of noise.
+    At least the ``least`` largest are returned. ``moment`` is the released second moment of heads, ``floor`` the
+    variance that noise gives a fitted head; with k directions and m rows, least squares multiplies it by
+    (m − k)/(m − k − 1). If the largest spread is not far above the floor, all directions are returned: corrections then
+    still contain what the basis misses, and do not measure noise.
 
     >>> used_directions(np.diag([2.9, 0.01, 0.09]), 0.01, 1).round(1) + 0.0
     array([[0., 1.],

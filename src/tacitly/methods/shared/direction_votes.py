@@ -8,7 +8,7 @@ Private FedRep, CENTAUR (``start="votes"``), AMHT-LRS, private alternating minim
 ``gradient`` mode.
 
 Releases :class:`DirectionVote` and, for classes and counts, :class:`ClassVote`. Unit: the user. User i contributes aaᵀ
-with ‖a‖ = 1 (or zero), whatever the rows, so there is no clip to choose; a :class:`ClassVote` is a mean of such
+with ‖a‖ = 1 (or zero) for any rows, so there is no clipping bound to choose. A :class:`ClassVote` is a mean of such
 projectors, of norm at most 1. Sensitivity 1 (zero-out); √2 (replace-one: two contributions are positive semi-definite,
 so ⟨P, Q⟩ ≥ 0 and ‖P − Q‖² ≤ 2). One Gaussian event.
 """
@@ -46,12 +46,12 @@ _TWO_CLASSES = Loss("logistic")
 class DirectionVote(ArrayQuery):
     """Projector on the direction of the user's ridge regression, in whitened coordinates.
 
-    Centered targets that are all equal have only the direction of rounding errors, so they give no vote.
+    If centered targets are all equal, only rounding errors would have a direction, so the user gives no vote.
     """
 
     whitening: Whitening
     centered: bool = False
-    most_rows: int = 0  # of each user that are read: see some_rows; 0 for all
+    most_rows: int = 0  # rows of each user that are read: see some_rows; 0 for all
     acute: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class DirectionVote(ArrayQuery):
 
     @property
     def varied(self) -> bool:
-        """Whether targets that are all equal give no vote even if they are not centered."""
+        """Whether a user whose targets are all equal gives no vote even if targets are not centered."""
         return False
 
     @property
@@ -77,7 +77,7 @@ class DirectionVote(ArrayQuery):
         if self.centered:
             rows, targets = rows - rows.mean(axis=0), targets - targets.mean()
         penalty = _RIDGE * np.square(rows).sum() / len(rows)
-        # The smaller of two equal forms: one user's number of rows must not decide whether a site answers in time.
+        # The smaller of two equivalent forms: one user's number of rows must not decide whether a site answers in time.
         few = len(rows) <= rows.shape[1]
         gram = (rows @ rows.T if few else rows.T @ rows) + penalty * np.eye(min(rows.shape))
         if not (np.isfinite(gram).all() and np.isfinite(targets).all()):
@@ -116,7 +116,7 @@ class DirectionVote(ArrayQuery):
         return pack_symmetric(units[:, :, None] * units[:, None, :])
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
-        """Compute all directions of the block, compiled, then one matrix product."""
+        """Compute all directions of the block by compiled code, then one matrix product."""
         from tacitly.methods.shared.few_row_votes import few_row_directions
         from tacitly.methods.shared.vote_kernels import vote_directions
 
@@ -150,9 +150,10 @@ class DirectionVote(ArrayQuery):
 class ClassVote(DirectionVote):
     """Direction vote for targets that are classes or counts, as ``loss.encode`` gives them.
 
-    Two classes are coded as ±1, counts by their logarithm. With more classes each has a direction (that class against
-    the rest) and the vote is the mean of their projectors: norm at most one, and positive semi-definite. A class that a
-    user never (or always) has gets no direction: what would be left is the direction of the user's mean row.
+    Two classes are coded as ±1, counts by their logarithm. With more classes each class has a direction (this class
+    against the rest). The vote is the mean of their projectors, which has norm at most one and is positive
+    semi-definite. A class that a user never (or always) has gets no direction, because it would be the direction of the
+    user's mean row.
     """
 
     loss: Loss = _TWO_CLASSES
@@ -189,8 +190,8 @@ class ClassVote(DirectionVote):
 MOST_DIRECTIONS = 8
 """Most directions that rank "auto" takes."""
 
-_OVER_WIDE = 2  # a rank above this many times what stands out is doubted: weak directions are hidden in votes
-_STANDS_OUT = 1.15  # times the edge of what noise and users in random directions do
+_OVER_WIDE = 2  # a rank above this many times the directions found is suspicious: votes may hide weak directions
+_STANDS_OUT = 1.15  # times the edge of the spectrum of noise and of users in random directions
 
 
 def first_basis(
@@ -210,7 +211,7 @@ def first_basis(
     vote = DirectionVote(whitening, centered, rows.votes)
     if loss is not None:
         # The logarithm of a rate has an intercept, whether or not the model fits one.
-        # All rows: which classes a user has is known from all of them.
+        # All rows are read, because which classes a user has depends on all of them.
         vote = ClassVote(whitening, centered or not loss.classifies, loss=loss)
     votes = federation.release(vote, event, "direction votes")
     found = rank_of(votes, sigma, d, users)
@@ -232,8 +233,8 @@ def over_wide(rank: int, found: int) -> str:
 def rank_of(votes: Array, sigma: float, size: int, n_users: float) -> int:
     """Return how many eigenvalues of noisy votes stand out: at least one, at most :data:`MOST_DIRECTIONS`.
 
-    Two things spread the others around the bulk b: the noise, up to 2σ√(d/2), and that n users in random directions
-    are finitely many, up to b(2√(d/n) + d/n) (Marchenko and Pastur). They are independent, so their squares add up.
+    Two causes spread the others around the bulk b: the noise, by up to 2σ√(d/2), and the finite number n of users in
+    random directions, by up to b(2√(d/n) + d/n) (Marchenko and Pastur). They are independent, so their squares add up.
 
     >>> rank_of(pack_symmetric(np.diag([900.0, 400.0, *[10.0] * 8])), 1.0, 10, 1400)
     2
@@ -248,8 +249,8 @@ def rank_of(votes: Array, sigma: float, size: int, n_users: float) -> int:
 def top_directions(votes: Array, sigma: float, size: int, rank: int) -> tuple[Array, Array]:
     """Return the top eigenvectors of noisy votes and the strength of each above the noise.
 
-    A strength is at least a twentieth of the largest. Strengths estimate how users' heads spread over the directions;
-    they initialise the preconditioner.
+    A strength is at least a twentieth of the largest. Strengths estimate the spread of users' heads over the
+    directions; they initialise the preconditioner.
     """
     values, vectors = np.linalg.eigh(unpack_symmetric(votes, size))
     basis, strengths = vectors[:, ::-1][:, :rank], values[::-1][:rank]

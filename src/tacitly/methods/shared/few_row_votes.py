@@ -1,11 +1,11 @@
-"""Votes of users of whom only a few rows are read: as many users at a time as a register has lanes, one per lane.
+"""Votes of users if only a few rows of each are read: as many users at a time as a register has lanes, one per lane.
 
-Rows are transposed into lanes once; then the Gram matrix, its factor, the solution and the direction take no sums over
-lanes, and a root or a division serves all users of a group. All of them are computed for the same number of rows:
-those that a user does not have are zeros, with targets of zero, and change no bit of the user's solution. Lanes do not
+Rows are transposed into lanes once. Then the Gram matrix, its factor, the solution and the direction need no sums over
+lanes, and one root or division serves all users of a group. All of them are computed for the same number of rows. Rows
+that a user does not have are zeros, with targets of zero, and change no bit of the user's solution. Lanes do not
 interact, so a user's direction depends on that user's rows alone, to the last bit.
 
-The arithmetic is that of :mod:`tacitly.methods.shared.vote_kernels`: the precision of the rows, but for the norm.
+The arithmetic is that of :mod:`tacitly.methods.shared.vote_kernels`: the precision of the rows, except for the norm.
 """
 
 # Numba kernels are not typed.
@@ -48,12 +48,12 @@ def few_row_directions(X, y, offsets, most, scale, turn, ridge, centered, varied
     """Write every user's direction from at most ``most`` rows: see ``vote_directions``."""
     width, lanes, n = scale.size, lanes_of(X), offsets.size - 1
     deep = most + -most % 4
-    tall = deep + 1  # users one row further apart: rows a multiple of 4 KiB apart share few places in the cache
+    tall = deep + 1  # users are one row further apart: rows a multiple of 4 KiB apart compete for few cache lines
     rows, plain = aligned_like(X, lanes * tall, width), aligned_like(X, deep, width)
     mean, targets = np.zeros(width, dtype=X.dtype), np.zeros(deep, dtype=X.dtype)
     turned, found = aligned_like(X, width * tall, lanes), aligned_like(X, width, lanes)
     systems, ridges = aligned_like(X, (deep + 1) * deep, lanes), np.zeros(lanes, dtype=X.dtype)
-    # Not in the room of rows, of which padding would keep what one group leaves there for the next.
+    # Not in the buffer of rows: its padding would keep numbers of one group for the next.
     units, directions = np.zeros(lanes), aligned_like(X, lanes, width)
     places = np.zeros(most, dtype=np.int64)
     for start in range(0, n, lanes):
@@ -112,7 +112,7 @@ def _grams(turned, width, deep, systems):
 def _solve(systems, deep, ridges):
     """Solve (A + ridge·tr A·I)x = b for all users by Cholesky; x replaces b, the row after A.
 
-    Not numbers where A is not finite, or zero.
+    The result is NaN if A is zero or not finite.
     """
     lanes, trace = lanes_of(systems), load(systems, 0)
     for j in range(1, deep):
@@ -155,7 +155,7 @@ def _combine(turned, systems, deep, out):
 
 @_inside
 def _write(rows, u, unit, length, out, i):
-    """Write a user's direction, of norm ``length``; nothing where it is not finite, or lost to underflow."""
+    """Write a user's direction, of norm ``length``; nothing if it is not finite, or underflows."""
     width, d, s0, s1 = rows.shape[1], out.shape[1], spread(0.0), spread(0.0)
     for a in range(0, width, 2 * _DOUBLES):
         x = load_doubles(rows, u * width + a, _DOUBLES)

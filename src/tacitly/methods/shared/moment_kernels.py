@@ -1,15 +1,15 @@
 """The compiled half of :class:`~tacitly.methods.shared.whitening.FeatureMoment`.
 
-A user's second moment S is formed in the precision of the rows, while they are in cache, 64 rows at a time; its norm is
-computed in double precision from the numbers that are added, so that a contribution has the norm it should have
-whatever the rounding errors of S. They matter in one way: S may be indefinite by as much, and the smaller replace-one
-sensitivity needs ⟨P, Q⟩ ≥ 0. In single precision (u = 2^-24) a sum of 64 products is off by at most 64u of the sum of
-their sizes, and matrices of 64 rows are added in double precision and rounded once. So S is off by at most 65u·tr S ≤
-65u√d‖S‖ < 2^-17 √d‖S‖, and ⟨P, Q⟩ ≥ −2^-16 √d for contributions of norm one. The caller reserves η = 2^-16 √d of the
-norm: ‖P − Q‖² ≤ 2(1 − η)² + 2η ≤ 2 for η ≤ 1. In double precision all of this is below the guard.
+A user's second moment S is formed in the precision of the rows, while they are in cache, 64 rows at a time. Its norm is
+computed in double precision from the numbers that are added, so a contribution has the correct norm for any rounding
+errors of S. Rounding errors matter in one way: they can make S indefinite, and the smaller replace-one sensitivity
+needs ⟨P, Q⟩ ≥ 0. In single precision (u = 2^-24) the error of a sum of 64 products is at most 64u times the sum of
+their absolute values; matrices of 64 rows are added in double precision and rounded once. So the error of S is at most
+65u·tr S ≤ 65u√d‖S‖ < 2^-17 √d‖S‖, and ⟨P, Q⟩ ≥ −2^-16 √d for contributions of norm one. The caller reserves
+η = 2^-16 √d of the norm: ‖P − Q‖² ≤ 2(1 − η)² + 2η ≤ 2 for η ≤ 1. In double precision all of this is below the guard.
 
-Below 2^-126 rounding is not relative: each of m products may be off by 2^-150 more, S by m·d·2^-150. Moments for which
-that exceeds 2^-18 √d‖S‖ are left out.
+Below 2^-126 rounding errors are not relative: each of m products may have a further error of 2^-150, S one of
+m·d·2^-150. Moments for which this exceeds 2^-18 √d‖S‖ are left out.
 """
 
 # Numba kernels are not typed.
@@ -41,9 +41,9 @@ from tacitly.simd.registers import (
 
 _PIECE = 64  # rows whose products are added up in the precision of the rows
 _STRIP = 8  # rows of a matrix that are computed together
-_AHEAD = 8  # users whose rows are fetched before they are read, where only a few are
-_LEAST_SINGLE = 2.0**-230  # least squared norm of S in single precision: below it products have been lost to underflow
-_LOST = 2.0**-132  # times m√d: the same for the norm where many products may each have lost a little
+_AHEAD = 8  # users whose rows are prefetched, if only a few rows of each are read
+_LEAST_SINGLE = 2.0**-230  # least squared norm of S in single precision: below it products have underflowed
+_LOST = 2.0**-132  # times m√d: the same for the norm, if many products may each have lost a little
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 _inside: Any = njit(**UNCOUNTED)
@@ -53,8 +53,8 @@ _inside: Any = njit(**UNCOUNTED)
 def unit_moments(X, offsets, gains, centered, most, weight, out):
     """Add every user's second moment, scaled to Frobenius norm ``weight``, to ``out``.
 
-    Rows are multiplied by ``gains``, which are zero beyond the features; ``out`` has their size, and gets the lower
-    triangle (what it gets above the diagonal is of no use). At most ``most`` rows of a user are read; 0 for all.
+    Rows are multiplied by ``gains``, which are zero beyond the features; ``out`` has their size. Its lower triangle is
+    the result (entries above the diagonal are meaningless). At most ``most`` rows of a user are read; 0 for all.
     """
     width, longest = gains.size, 0
     for i in range(offsets.size - 1):
@@ -88,9 +88,9 @@ def few_of(count, most):
 
 @_inside
 def places_of(offsets, i, most, out):
-    """Write where the rows read of user i are; return how many: see :mod:`tacitly.methods.shared.some_rows`.
+    """Write the positions of the rows read of user i; return their number: see :mod:`tacitly.methods.shared.some_rows`.
 
-    Row j is ⌊(2j + 1)·count/(2m)⌋ of the user's; from one to the next, with two divisions in all.
+    Row j is number ⌊(2j + 1)·count/(2m)⌋ of the user's rows; positions are computed with two divisions in all.
     """
     first, count = offsets[i], offsets[i + 1] - offsets[i]
     m = few_of(count, most)
@@ -110,7 +110,7 @@ def places_of(offsets, i, most, out):
 
 @_inside
 def fetch_rows(X, offsets, i, most, places):
-    """Prefetch the rows read of user i, if there is one: a few rows of each user are no stream that is foreseen."""
+    """Prefetch the rows read of user i, if the user exists: hardware does not predict reads of a few rows per user."""
     if i + 1 < offsets.size:
         d, line = X.shape[1], 64 // X.itemsize
         for j in range(places_of(offsets, i, most, places)):
@@ -132,7 +132,7 @@ def mean_of(X, places, m, out):
 
 @_inside
 def copy_rows(X, places, m, ahead, mean, gains, out, place):
-    """Write (x − mean)·gains of m rows, from row ``place`` on; prefetch those this many rows further on, if any."""
+    """Write (x − mean)·gains of m rows, from row ``place`` on; prefetch the rows ``ahead`` further on, if any."""
     d, lanes, width = X.shape[1], lanes_of(X), gains.size
     for j in range(m):
         row = places[j]

@@ -1,12 +1,12 @@
-"""A clip chosen privately: a noisy histogram of the logarithms of contribution norms, and a quantile of it.
+"""A clipping bound chosen privately: a noisy histogram of the logarithms of contribution norms, and a quantile of it.
 
-For queries whose scale is not known in advance, of many units. Used by FedPower and trace regression (clips, and the
-scale of rows). A few hundred units are lost in the noise of hundreds of bins, of which some window may look like a
-scale: there, two numbers say more (:mod:`~tacitly.methods.shared.typical_norm`).
+For queries of many units whose scale is not known in advance. Used by FedPower and trace regression (bounds, and the
+scale of rows). With a few hundred units, the noise of hundreds of bins hides the scale, and some window of bins may
+look like a scale by chance. Then two numbers give more information (:mod:`~tacitly.methods.shared.typical_norm`).
 
 Release :class:`NormHistogram`. Unit: that of the query (a user or a row). A unit contributes the indicator of the bin
 that contains its norm, a vector of norm one; zero if the norm is zero or not finite. Sensitivity 1 (zero-out); √2
-(replace-one: entries are not negative, so ⟨p, q⟩ ≥ 0). One Gaussian event; reading a quantile off it is
+(replace-one: entries are not negative, so ⟨p, q⟩ ≥ 0). One Gaussian event; computing a quantile from it is
 post-processing.
 """
 
@@ -51,7 +51,7 @@ class NormHistogram(Query):
         return self._count(self.query.norms(X, y, offsets), clip_factor(1.0, bound))
 
     def form_for(self, n_users: int, n_features: int) -> NormHistogram:
-        """Return the form that sums so many units: public sizes decide."""
+        """Return the form to use for this number of units; it depends on public sizes only."""
         form = self.query.form_for(n_users, n_features)
         return self if form is self.query else replace(self, query=form)
 
@@ -69,7 +69,7 @@ def bin_edges(per_octave: int = _PER_OCTAVE) -> Array:
 
 
 def quantile_of(histogram: npt.ArrayLike, sigma: float, quantile: float) -> float:
-    """Read a quantile off a noisy histogram of log-norms.
+    """Compute a quantile from a noisy histogram of log-norms.
 
     Bins that noise alone could fill are dropped, then the densest window of eight octaves is kept, so that noise in
     hundreds of empty bins does not move the result.

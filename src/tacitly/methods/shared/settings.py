@@ -3,8 +3,8 @@
 Used by Private FedRep, CENTAUR, AMHT-LRS and private alternating minimisation. All of it is public and fixed before any
 row is read.
 
-With few users a phase is bought only if what it releases can be told from the noise at that number of users, and if the
-basis, without which the others are worth nothing, can still be told from it with what is left (:func:`basis_share`,
+With few users, a phase gets budget only if its release exceeds the noise at that number of users, and if the basis,
+without which the other releases are useless, still exceeds the noise with the remaining budget (:func:`basis_share`,
 :func:`whitening_share`).
 """
 
@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent
 
-_START, _WHITENING = 0.25, 0.1  # shares where users are many
-_ROWS = 10.0  # of a usual user: how many there are is private
-_ABOVE = 1.1  # times the threshold of the noise: votes just above it are what the rounds can start from
-_DOMINANT = 0.6  # of users' squared rows along one direction: what a whitening must be able to see at the least
+_START, _WHITENING = 0.25, 0.1  # shares with many users
+_ROWS = 10.0  # rows of a typical user: the true number is private
+_ABOVE = 1.1  # times the noise threshold: rounds can start from votes just above it
+_DOMINANT = 0.6  # share of users' squared rows along one direction that a whitening must at least detect
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings:
-    """Number of rounds and the budget shares of what precedes them; the rounds get the rest."""
+    """Number of rounds and the budget shares of the phases before them; the rounds get the rest."""
 
     rounds: int = 16
     whitening_share: float = _WHITENING
     start_share: float = _START
-    before: tuple[Phase, ...] = ()  # what precedes the whitening, and what follows the rounds;
-    after: tuple[Phase, ...] = ()  # their shares are taken from all others alike
+    before: tuple[Phase, ...] = ()  # phases before the whitening, and phases after the rounds;
+    after: tuple[Phase, ...] = ()  # their shares reduce the shares of all others in proportion
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -68,11 +68,11 @@ class RoundSettings:
 
 
 def basis_share(budget: Budget, n_users: int, n_features: int, rank: int) -> float:
-    """Return the share of the budget that start and rounds need for the votes to stand out; above 1, they do not.
+    """Return the share of the budget that start and rounds need for votes above the noise; above 1 it is impossible.
 
     The direction of a user's ridge regression with m rows has squared cosine m/(m + d) with the true one, so n votes
     add up to n·m/((m + d)k) along each of k directions. The noise has eigenvalues up to 2s, s = σ√(d/2), and hides
-    what is below s: there, top eigenvectors are independent of the true ones (Baik, Ben Arous and Péché).
+    everything below s: there, top eigenvectors are independent of the true ones (Baik, Ben Arous and Péché).
     """
     threshold = _whole(budget) * math.sqrt(n_features / 2.0)
     votes = n_users / rank * _ROWS / (_ROWS + n_features)
@@ -80,15 +80,15 @@ def basis_share(budget: Budget, n_users: int, n_features: int, rank: int) -> flo
 
 
 def whitening_share(budget: Budget, n_users: int, n_features: int, needed: float) -> float:
-    """Return the share of the whitening where the basis needs the share ``needed``.
+    """Return the share of the whitening if the basis needs the share ``needed``.
 
-    At least the one with which a direction that dominates users' rows stands out, such as the mean of columns that are
-    not centered: its n·share are above the noise's edge, σ√(2d).
+    It is large enough to detect a direction that dominates users' rows, such as the mean of columns that are not
+    centered: n times its share of the rows is then above the edge of the noise, σ√(2d).
     """
     least = (_whole(budget) * math.sqrt(2.0 * n_features) / (_DOMINANT * n_users)) ** 2
     return min(_WHITENING, max(1.0 - needed, least))
 
 
 def _whole(budget: Budget) -> float:
-    """Return the noise of one acute release, of norm one, that the whole budget pays for."""
+    """Return the noise of one acute release of norm one that uses the whole budget."""
     return Plan(budget, [Phase(name="all", share=1.0)]).event("all", clip=1.0, acute=True).sigma

@@ -1,14 +1,14 @@
-"""A few rows of each user for the start, where users are so many that more rows would hardly make the fit better.
+"""A few rows of each user for the start, if there are so many users that more rows would hardly improve the fit.
 
-The start (a whitening and a first basis) need not be as good as the fit: the rounds correct it. What it must do is
-stand out of the noise of its two releases and of the spread of users. Where it does so by a wide margin with a few rows
-of each user, the others are not read, and the start takes a fraction of the time.
+The start (a whitening and a first basis) need not be as accurate as the fit, because the rounds correct it. But it must
+exceed the noise of its two releases and the spread of users. If it does so by a wide margin with a few rows of each
+user, the other rows are not read, and the start takes a fraction of the time.
 
-Which rows: evenly spaced over the user's own, so that rows sorted by time are read over all of it, and by their
-positions alone. How many at most is decided by public numbers: users, features, rank and noise.
+Rows are chosen by their positions only, evenly spaced over the user's rows, so that rows sorted by time are read over
+the whole period. The largest number of rows depends on public numbers only: users, features, rank and noise.
 
-Privacy. A contribution is still a function of one user's rows and of public fields, with the same clip, so adjacency,
-sensitivity and event are those of the query.
+Privacy. A contribution is still a function of one user's rows and of public fields, with the same clipping bound. So
+adjacency, sensitivity and event are those of the query.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import numpy.typing as npt
 from tacitly.arrays import Offsets, Rows, read_only
 
 LARGEST = 64
-"""Most rows to which a query may be limited: more of them are read all."""
+"""Largest limit on rows that a query may have; if more rows are needed, all are read."""
 
-_USERS = 50_000  # from which on rows are left out
+_USERS = 50_000  # number of users from which on rows are left out
 _MOMENT, _VOTES = 8, 8  # rows of each user
-_WIDE = 10.0  # times what the noise and the spread of users do
+_WIDE = 10.0  # times the effect of the noise and of the spread of users
 
 
 class StartRows(NamedTuple):
-    """Rows of each user that the two releases of a start read; 0 for all."""
+    """Numbers of rows of each user that the two releases of a start read; 0 for all."""
 
     moment: int = 0
     votes: int = 0

@@ -1,11 +1,11 @@
-"""The typical norm of a contribution, for choosing a clip: two numbers, whatever the order of magnitude.
+"""The typical norm of a contribution, for choosing a clipping bound: two numbers, for any order of magnitude.
 
-Release :class:`TypicalNorm`. A user sends the logarithm of the norm of its contribution to another query as a point on
-the unit circle, and nothing if that norm is zero or not finite. Sensitivity 1 (zero-out), 2 (replace-one). One
-Gaussian event. The direction of the noisy mean is the typical logarithm; its length says how sure one can be.
+Release :class:`TypicalNorm`. A user sends the logarithm of the norm of their contribution to another query as a point
+on the unit circle, and nothing if that norm is zero or not finite. Sensitivity 1 (zero-out), 2 (replace-one). One
+Gaussian event. The direction of the noisy mean is the typical logarithm; its length shows how certain it is.
 
-Compared with :mod:`~tacitly.methods.shared.norm_histogram`, which finds quantiles: 2 coordinates instead of hundreds,
-so it works with far fewer users, and what it finds is a kind of mean.
+:mod:`~tacitly.methods.shared.norm_histogram` finds quantiles instead. This release has 2 coordinates instead of
+hundreds, so it works with far fewer users, and it finds a kind of mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from tacitly.privacy.guarantee import GaussianEvent
 class TypicalNorm(BatchQuery):
     """The logarithm (base 2) of a contribution's norm as a point on the circle; ±``reach`` octaves fit on it.
 
-    Octaves are counted from ``around``, a public guess: what is known roughly is found more exactly by a smaller reach.
+    Octaves are counted from ``around``, a public guess. If the norm is roughly known, a smaller reach finds it more
+    precisely.
     """
 
     query: Query
@@ -48,17 +49,17 @@ class TypicalNorm(BatchQuery):
 
     @property
     def at_once(self) -> int:
-        """As many as the query takes together."""
+        """Number of users that the query processes together."""
         return self.query.at_once if isinstance(self.query, BatchQuery) else super().at_once
 
     @property
     def one_form(self) -> bool:
-        """True where the norms are of a batch that is the definition."""
+        """True if the norms come from a batch that is the definition."""
         names = ("contribution", "block_sum", "block_sums")
         return self.query.one_form and all(getattr(type(self), name) is getattr(TypicalNorm, name) for name in names)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return one unit's point: from the norm of the query's definition, which needs no compiled code."""
+        """Return one unit's point, from the norm of the query's definition, which needs no compiled code."""
         norms = self.query.norms if self.query.one_form else self.query.plain_norms
         return np.asarray(self._points(norms(X, y, np.array([0, X.shape[0]])))[0])
 
@@ -67,7 +68,7 @@ class TypicalNorm(BatchQuery):
         return self._points(self.query.norms(X, y, offsets))
 
     def form_for(self, n_users: int, n_features: int) -> TypicalNorm:
-        """Return the form that sums so many users: public sizes decide."""
+        """Return the form to use for this number of users; it depends on public sizes only."""
         form = self.query.form_for(n_users, n_features)
         return self if form is self.query else replace(self, query=form)
 
@@ -111,7 +112,7 @@ class TypicalNorm(BatchQuery):
 
 @dataclass(frozen=True)
 class Typical:
-    """A typical size, and whether it stands out of the noise."""
+    """A typical size, and whether it exceeds the noise."""
 
     size: float
     found: bool
@@ -129,8 +130,9 @@ def typical_norm(
 ) -> Typical:
     """Release the typical norm of the contributions to ``query``.
 
-    What is found stands out of the noise by ``sure`` standard deviations. Its logarithm has an error of ``reach``/(π ·
-    ``sure``) octaves then, and noise alone is taken for it once in exp(``sure``²/2) releases: in 90, by default.
+    A norm counts as found if it exceeds the noise by ``sure`` standard deviations. Its logarithm then has an error of
+    ``reach``/(π · ``sure``) octaves, and noise alone is mistaken for it once in exp(``sure``²/2) releases: in 90, by
+    default.
     """
     released = federation.release(TypicalNorm(query, reach, around), event, name)
     found = float(np.hypot(*released)) > sure * federation.sum_sigma(event)

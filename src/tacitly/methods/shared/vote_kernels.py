@@ -2,8 +2,8 @@
 
 A user's ridge regression is computed in the precision of the rows, while they are in cache: its Gram matrix (of rows,
 or of features if these are fewer), a Cholesky factor, the direction. The penalty is 0.3 of the mean eigenvalue, so the
-system is well conditioned. Directions are normalised in double precision, so that rounding errors turn a vote, and do
-not lengthen it: aaᵀ is positive semi-definite and of norm one whatever they are.
+system is well conditioned. Directions are normalised in double precision, so rounding errors rotate a vote but do not
+lengthen it: aaᵀ is positive semi-definite and has norm one for any rounding errors.
 """
 
 # Numba kernels are not typed.
@@ -40,7 +40,7 @@ _inside: Any = njit(**UNCOUNTED)
 
 @_kernel
 def vote_directions(X, y, offsets, scale, turn, ridge, centered, varied, length, out):
-    """Write every user's direction, of norm ``length``, to a row of ``out``; zero where there is none.
+    """Write every user's direction, of norm ``length``, to a row of ``out``; zero if there is none.
 
     Rows are multiplied by ``scale`` and then by the matrix ``turn``, if that is not empty; ``scale`` is zero beyond the
     features. ``ridge`` is relative to a row's mean squared norm.
@@ -51,7 +51,7 @@ def vote_directions(X, y, offsets, scale, turn, ridge, centered, varied, length,
     longest += -longest % 4
     plain, rows = aligned_like(X, longest, width), aligned_like(X, longest, width)
     mean, targets = np.zeros(width, dtype=X.dtype), np.zeros(longest, dtype=X.dtype)
-    room = width if longest > d else 0  # for matrices of features, which only users with many rows need
+    room = width if longest > d else 0  # buffer for matrices of features, which only users with many rows need
     moment, sums = np.zeros((room, room), dtype=X.dtype), np.zeros((room, room))
     size = min(longest, width) + 1
     size += -size % (2 * lanes_of(X))
@@ -101,9 +101,9 @@ def vote_directions(X, y, offsets, scale, turn, ridge, centered, varied, length,
 
 @_inside
 def targets_of(y, places, m, centered, varied, out):
-    """Write m targets of a user in units of the largest; return the unit, or 0 where they give no vote.
+    """Write m targets of a user in units of the largest; return the unit, or 0 if they give no vote.
 
-    Targets that are all equal give none if they are centered, or have to be varied.
+    Targets that are all equal give no vote if they are centered, or if they have to vary.
     """
     share, level, lowest, highest = 1.0 / max(m, 1), 0.0, math.inf, -math.inf
     for j in range(m):
@@ -160,7 +160,7 @@ def _row_products(rows, count, out):
 
 @_inside
 def _solve(system, size, ridge, out):
-    """Solve (A + ridge·tr A·I)x = b; return False where A is not finite, or zero.
+    """Solve (A + ridge·tr A·I)x = b; return False if A is zero or not finite.
 
     Row j of ``system`` has A[j:, j] and then b[j]; b goes through the factorisation as one more row of A. Rows become
     those of the transposed factor, with reciprocals on the diagonal; entries before the diagonal are set to zero.
@@ -176,7 +176,7 @@ def _solve(system, size, ridge, out):
         edge = j - j % lanes
         for c in range(edge, size + 1, 2 * lanes):
             # Two sums each, because a subtraction waits for the previous one.
-            # Zeros after b: what was left there by other users must not come in.
+            # Zeros after b: numbers of other users must not remain there.
             s0 = load_first(system, j * room + c, size + 1 - c)
             s1 = load_first(system, j * room + c + lanes, size + 1 - c - lanes)
             t0 = t1 = spread(system.dtype.type(0))

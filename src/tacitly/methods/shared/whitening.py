@@ -1,12 +1,12 @@
 """Private whitening: features on one scale, for a small share of the budget.
 
 The papers assume features with identity covariance; real features do not have it. So the second moment of all users'
-features is released once, and the rest of the run works in coordinates x' = Wᵀx in which it is close to the identity,
-as far as the noise lets it be estimated. Used by Private FedRep, CENTAUR, AMHT-LRS, private alternating minimisation
+features is released once, and the rest of the run works in coordinates x' = Wᵀx. In these coordinates the moment is as
+close to the identity as the noise allows. Used by Private FedRep, CENTAUR, AMHT-LRS, private alternating minimisation
 and the margin classifier's ``gradient`` mode.
 
 Release :class:`FeatureMoment`. Unit: the user. User i contributes S/‖S‖ with S = XᵢᵀXᵢ, a vector of norm one (or zero)
-whatever the rows, so there is no clip to choose. Sensitivity 1 (zero-out); √2 (replace-one: two contributions are
+for any rows, so there is no clipping bound to choose. Sensitivity 1 (zero-out); √2 (replace-one: two contributions are
 positive semi-definite, so ⟨P, Q⟩ ≥ 0 and ‖P − Q‖² ≤ 2). One Gaussian event. Everything after it is post-processing.
 """
 
@@ -32,17 +32,18 @@ from tacitly.privacy.clipping import LEAST, clip_factor
 from tacitly.simd.lazy_njit import njit
 from tacitly.simd.small_solves import center_rows
 
-# Noise raises some variances and lowers others. Adding this many noise standard deviations keeps the lowered ones away
-# from zero: dividing by them would make their features dominate, and the loop would overshoot.
+# Noise raises some variances and lowers others. Adding this many noise standard deviations keeps the lowered variances
+# away from zero. Division by a variance near zero would make its feature dominate, and the loop would overshoot.
 _DAMPING = 1.5
 _SMALLEST_EIGENVALUE = 0.02
-_SURE = 3.0  # noise standard deviations below a variance, for its lower limit
-# Fused sums take the squared norm after whitening as ‖s‖² + Σ((1 + g)² − 1)(a·s)². Its error, relative to the squared
-# norm, is at most that of the directions over the smallest (1 + g)²: 2.7e-7, below the guard of a clip (2^-20).
-# They whiten sums, not contributions, so rounding errors of a sum are multiplied by 1 + g, which is therefore bounded.
+_SURE = 3.0  # the lower limit of a variance is this many noise standard deviations below it
+# Fused sums compute the squared norm after whitening as ‖s‖² + Σ((1 + g)² − 1)(a·s)². Its error, relative to the
+# squared norm, is at most that of the directions over the smallest (1 + g)²: 2.7e-7, below the guard of clipping
+# (2^-20). They whiten sums, not contributions. Rounding errors of a sum are multiplied by 1 + g, which is therefore
+# bounded.
 _ORTHONORMAL = 1e-12
-_FEW_TO_TURN = 16  # features with which rows are whitened by array operations
-_FEW_FEATURES = 128  # with which a user's moment is formed, and stays in cache
+_FEW_TO_TURN = 16  # up to this many features, rows are whitened by array operations
+_FEW_FEATURES = 128  # up to this many features, a user's moment is formed, and stays in cache
 _SINGLE = 2.0**-16  # of the norm, times √d, reserved where moments are formed in single precision: see moment_kernels
 LEAST_GAIN, MOST_GAIN, _LARGEST_EIGENVALUE = 2.0**-9 - 1.0, 2.0**3 - 1.0, 2.0**18
 
@@ -67,7 +68,7 @@ class FeatureMoment(SymmetricMatrixQuery, ArrayQuery):
     """Second moment of a user's features, scaled to norm one; around the user's mean if ``centered``."""
 
     centered: bool = False
-    most_rows: int = 0  # of each user that are read: see some_rows; 0 for all
+    most_rows: int = 0  # rows of each user that are read: see some_rows; 0 for all
     acute: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ class FeatureMoment(SymmetricMatrixQuery, ArrayQuery):
 
 @dataclass(frozen=True)
 class ScaledMoment(FeatureMoment):
-    """The same for features multiplied by public gains, each on its own."""
+    """The same for features that are multiplied by public gains, one per feature."""
 
     gains: Array = field(kw_only=True)
 
@@ -141,8 +142,8 @@ class ScaledMoment(FeatureMoment):
 class Whitening:
     """Invertible coordinates x' = (I + Q diag(gains) Qᵀ) diag(scale) x with orthonormal Q.
 
-    Fused sums compute norms in these coordinates and rely on Q being orthonormal. A whitening may have arrived over the
-    wire, so that is checked.
+    Fused sums compute norms in these coordinates and rely on Q being orthonormal. This is checked, because a whitening
+    may have been received from the network.
     """
 
     scale: Array
@@ -172,8 +173,9 @@ class Whitening:
     def from_moment(cls, packed: Array, sigma: float, n_features: int) -> Whitening:
         """Estimate coordinates from a noisy second moment whose noise has standard deviation ``sigma``.
 
-        Variances first: James-Stein towards their mean, because each carries noise ``sigma``. Then the remaining
-        correlations: eigenvalues outside the noise's semicircle are denoised, the others are set to 1.
+        First the variances are shrunk towards their mean (James and Stein), because each has noise ``sigma``. Then, for
+        the remaining correlations, eigenvalues outside the noise's semicircle are denoised, and the others are set
+        to 1.
         """
         moment = unpack_symmetric(packed, n_features)
         variances = np.diag(moment)
@@ -194,7 +196,7 @@ class Whitening:
     def transform(self, X: Rows) -> Array:
         """Transform rows; each row's result depends on that row alone, to the last bit.
 
-        With few features array operations take hardly longer than compiled code, and nobody waits for the compiler.
+        With few features, array operations take hardly longer than compiled code and need no compiling.
         """
         if self.scale.size <= _FEW_TO_TURN:
             rows = np.multiply(X, self.scale, dtype=np.float64)
@@ -228,7 +230,7 @@ class Whitening:
 def private_whitening(federation: Federation, plan: Plan, *, centered: bool = False, most_rows: int = 0) -> Whitening:
     """Release the second moment of features (phase ``whitening``) and return coordinates estimated from it.
 
-    Where the plan has a share for the scales of columns, they are released first, and the moment in these units.
+    If the plan has a share for the scales of columns, they are released first, and the moment is in these units.
     """
     return measured_whitening(federation, plan, centered=centered, most_rows=most_rows)[0]
 
@@ -236,9 +238,10 @@ def private_whitening(federation: Federation, plan: Plan, *, centered: bool = Fa
 def measured_whitening(
     federation: Federation, plan: Plan, *, centered: bool = False, most_rows: int = 0
 ) -> tuple[Whitening, Array]:
-    """Return :func:`private_whitening`, and from the same releases what columns vary by at least, in its coordinates.
+    """Return :func:`private_whitening`, and lower limits of columns' variances in its coordinates.
 
-    One where the scales of columns show that a good part of users vary, else by the moment (:func:`sure_part`).
+    Both come from the same releases. A limit is one if the scales of columns show that many users vary in the column;
+    otherwise it comes from the moment (:func:`sure_part`).
     """
     d = federation.n_features
     gains, found = column_gains(federation, plan, centered=centered)
@@ -254,10 +257,10 @@ def measured_whitening(
 
 
 def sure_part(variances: Array, sigma: float, trust: float) -> Array:
-    """Return a lower limit of each column's variance in whitened coordinates, where it is one or, by damping, less.
+    """Return a lower limit of each column's variance in whitened coordinates (the variance is one, or less by damping).
 
-    Near zero for a column in which hardly any user varies: its whitened coordinate is noise. ``variances`` were shrunk
-    to their mean with ``trust``, and so was their noise.
+    The limit is near zero for a column in which hardly any user varies, because its whitened coordinate is noise.
+    ``variances`` were shrunk to their mean with ``trust``, and so was their noise.
 
     >>> sure_part(np.array([100.0, 1.0]), 1.0, 1.0).round(2)
     array([0.96, 0.  ])
@@ -285,7 +288,7 @@ def user_chunks(
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _whiten_rows(X, scale, directions, gains, out):  # type: ignore[no-untyped-def]
-    """Whiten row by row in a fixed order: the last bits of a matrix product depend on the number of rows in it."""
+    """Whiten row by row in a fixed order, because the last bits of a matrix product depend on its number of rows."""
     d, r = X.shape[1], gains.size
     along = np.empty(r)
     for j in range(X.shape[0]):

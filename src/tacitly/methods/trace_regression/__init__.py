@@ -1,4 +1,4 @@
-"""DP-RGrad (Zha 2024): one low-rank matrix: matrix completion, many related regressions, matrix covariates."""
+"""DP-RGrad (Zha 2024): a low-rank matrix from matrix completion, many related regressions or matrix covariates."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from tacitly.methods.registry import AuditTrial, Method, Option, Parameters, Tri
 
 _SUMS = {"rank": 1, "shape": (2, 3), "steps": 3, "random_state": 0}
 _TASKS = {"rank": 1, "shape": (3, 5), "design": "tasks", "steps": 2, "random_state": 0}
-_OPPOSITE = "how opposite two users' corrections are depends on the basis, and so on the noise of the run"
+_OPPOSITE = "the angle between two users' corrections depends on the basis, and so on the noise of the run"
 
 
 def _matrix(n_features: int, parameters: Parameters) -> int:
-    """Numbers in a full gradient, or in the factors of a tangent step, whichever are more."""
+    """Return the number of entries of a full gradient or of the factors of a tangent step, whichever is larger."""
     rows, columns = (int(side) for side in parameters.get("shape") or (1, n_features))
     from tacitly.methods.trace_regression.start import MOST_DIRECTIONS
 
@@ -54,7 +54,7 @@ METHOD = Method(
         Option(name="start", default="auto", compiles=True, exposed=False),
         MODE,
     ),
-    # Public randomness (where power methods start) must be the same when the command is run again to resume.
+    # Public randomness (the start of power methods) must be the same when the command is run again to resume.
     fixed={"random_state": 0},
     wire=(
         "centering:LabelSum",

@@ -3,23 +3,22 @@
 M ← SVD_r(M + P_T(Σ residual·X̃) + P_T(noise)), from a private start (:mod:`tacitly.methods.trace_regression.start`).
 The paper's sensitivities hold with high probability for Gaussian data; here every sum is clipped, so they hold for any
 data. Adjacency, sensitivity and event of each release are in :mod:`tacitly.methods.trace_regression.queries`,
-:mod:`~tacitly.methods.trace_regression.centering` and :mod:`~tacitly.methods.trace_regression.curvature`. What makes it
-accurate:
+:mod:`~tacitly.methods.trace_regression.centering` and :mod:`~tacitly.methods.trace_regression.curvature`. The following
+makes it accurate:
 
-* Clips follow the residuals: a small histogram of norms is released with every gradient, in the same pass and event,
-  and the next clip is the one with the least expected error.
-* The factor by which a clip shrinks the sum is known (Stein's identity) and compensated by the length of the step.
+* Clipping bounds follow the residuals: a small histogram of norms is released with every gradient, in the same pass and
+  event, and the next bound is the one with the least expected error.
+* The factor by which clipping shrinks the sum is known (Stein's identity) and compensated by the length of the step.
 * A step is shrunk by the expected norm of its noise (James and Stein): 1 − pσ²/‖ξ‖², p = r(d₁ + d₂ − r). Far from the
-  solution that is about one; near it, where a step is mostly noise, repeated steps average their noise, as a Kalman
-  filter would. Energies of noise vary, and the longest of many steps would be those with the most noise: no step is
-  longer than the mean energy of the last few allows.
-* Dense X and y are centred where their means matter (:mod:`tacitly.methods.trace_regression.centering`).
-* The length of a step is one over the curvature along it (:mod:`tacitly.methods.trace_regression.curvature`): one where
-  entries of X are uncorrelated, less where a common factor makes the curvature large in some directions.
-* A step after which residuals are clearly larger (or, where the histogram does not show them, after which the two
-  gradients say that the sum of squares has grown) is undone, noise included, and taken again from the same released
-  gradient at half its length, as often as needed: lengths shrink until a step is kept. What the two gradients say about
-  the curvature between them bounds the lengths of later steps.
+  solution this factor is about one; near it, where a step is mostly noise, repeated steps average their noise, as a
+  Kalman filter would. Energies of noise vary, and the longest of many steps would be those with the most noise. So no
+  step is longer than the mean energy of the last few steps allows.
+* Dense X and y are centred if their means matter (:mod:`tacitly.methods.trace_regression.centering`).
+* The length of a step is one over the curvature along it (:mod:`tacitly.methods.trace_regression.curvature`): one if
+  entries of X are uncorrelated, less if a common factor makes the curvature large in some directions.
+* If residuals are clearly larger after a step (or, if the histogram does not show them, if the two gradients show that
+  the sum of squares has grown), the step is undone, noise included, and taken again from the same released gradient at
+  half its length, until a step is kept. The curvature between the two gradients bounds the lengths of later steps.
 
 All of this is computed from releases: post-processing. Retraction needs the SVD of a 2r×2r core only.
 """
@@ -55,17 +54,17 @@ from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Unit
 
 STEPS = 32
-"""Noisy steps, if nothing else is asked for."""
+"""Default number of noisy steps."""
 
 _FREE_STEPS = 300
-# A step is undone if the median residual exceeds the best by this factor. Steps whose length comes from two gradients
-# are not monotone, so smaller increases are normal.
+# A step is undone if the median residual exceeds the smallest one by this factor. Steps whose length comes from two
+# gradients are not monotone, so smaller increases are normal.
 _WORSE = 2.0
 _PER_NOISE = 8.0  # added to both per share of units that noise hides: noise moves the median by less than twice that
-_NO_CLIP = 1e4  # times the first clip, at most: sums are rounded to a grid that grows with the clip
-_CLEARLY = 1.1  # residuals of the last step beyond the least ones, by which the state with the least is returned
+_NO_CLIP = 1e4  # limit relative to the first bound: sums are rounded to a grid that grows with the bound
+_CLEARLY = 1.1  # if the last residuals exceed the smallest by this factor, the state with the smallest is returned
 _NOT_ACUTE = {"centre", "label", "effects", "start", "loop"}  # phases whose contributions can point against each other
-_TOGETHER = 4  # steps whose energies are compared with their noise: those of one step are larger by chance in turn
+_TOGETHER = 4  # number of steps whose energies are compared with their noise: single steps are large by chance
 _MOST_NOISE = 0.05  # share of units that noise may hide in the histogram before the histogram is ignored
 
 
@@ -75,7 +74,7 @@ class Settings:
 
     Shares were chosen by reasoning and on synthetic data, mostly d₁ = 30, d₂ = 20, r = 3; the reported 40×40 problem
     was evaluated on other draws. ``private_design`` and ``private_level``: whether the design's energies and curvature,
-    and the mean label, are released; ``centres``: how many means of X are.
+    and the mean label, are released; ``centres``: how many means of X are released.
     """
 
     unit: Unit = Unit.ROW
@@ -99,10 +98,10 @@ class Settings:
             raise ValueError(f"steps must be at least 1. Found {self.steps!r}.")
 
     def readable(self, budget: Budget, units: int) -> Settings:
-        """Return the settings with as many steps as leave the histogram of residuals readable, at least 8.
+        """Return the settings with the largest number of steps, at least 8, that leaves the histogram readable.
 
-        Without it no step can be told from a bad one. From public numbers: the budget and the number of units. Without
-        noise, steps cost nothing but time.
+        Without the histogram of residuals, good and bad steps cannot be distinguished. The number follows from public
+        numbers: the budget and the number of units. Without noise, steps cost only time.
         """
         steps = self.steps if budget.private else _FREE_STEPS
         while budget.private and steps > 8:
@@ -146,8 +145,7 @@ class Settings:
 class Found:
     """The public result: M as factors.
 
-    Labels are ⟨X, M⟩ plus ``intercept``, which is 0 if X was not centred, plus effects of row and column, if there are
-    any.
+    Labels are ⟨X, M⟩ plus ``intercept`` (0 if X was not centred) plus effects of row and column, if there are any.
     """
 
     matrix: LowRank
@@ -160,7 +158,7 @@ def choose_start(design: Design, unit: Unit) -> str:
     """Return the start with the smaller predicted error, from public numbers.
 
     In units of τ/μ, the noise in the leading directions is √(d₁d₂)(√d₁ + √d₂) for the whole sum. A power step with r'
-    columns has √(d₁r')·√d₁, sees only √(r'/d₂) of the signal from a random start, and shares its budget with three
+    columns has √(d₁r')·√d₁, gets only √(r'/d₂) of the signal from a random start, and shares its budget with three
     others: √(4 d₂)·d₁. The whole sum is better unless the matrix is far from square, or too large to be released.
     """
     d1, d2 = design.d1, design.d2
@@ -182,8 +180,8 @@ def learn(
 ) -> Found:
     """Learn M through noisy sums.
 
-    ``rank`` None: that of the start. Given where they are public: ``energies`` of the design by row and column, the
-    energy along a step (``public``), and the design's ``mean``.
+    ``rank`` None: the rank of the start. The following are given if they are public: ``energies`` of the design by row
+    and column, the energy along a step (``public``), and the design's ``mean``.
     """
     unit, maps = settings.unit, None
     if settings.centres and design.kind != "dense":
@@ -200,9 +198,9 @@ def learn(
     rank = matrix.values.size
     search = LineSearch(federation, plan, design, scales, unit, public, int(settings.private_design), centre)
     if settings.start.covariance is None:
-        # Σ y·X̃ is M times the curvature; a known Λ has removed that already.
+        # Σ y·X̃ is M times the curvature; a known Λ has already removed this factor.
         search.along((matrix.left * matrix.values, matrix.right))
-        # The first step sees labels themselves: what follows is kept only if its residuals are not clearly larger.
+        # The first step uses the labels themselves: later states are kept only if residuals are not clearly larger.
         matrix = matrix.times(0.0)
     query = TangentSum(design, scales, matrix.left, matrix.right, matrix.values, unit=unit, centre=centre)
     size = rank * (design.d1 + design.d2 - rank) + (centre is not None)
@@ -211,9 +209,9 @@ def learn(
     state = _State(matrix, centre, clip, 0.0)
     best, least, clips = state, math.inf, []
     nearest, last = state, math.inf  # the state with the smallest residuals, and residuals of the last one seen
-    doubt = 0.0  # of its residuals: the least of many noisy medians are too small
+    doubt = 0.0  # uncertainty of its residuals: the smallest of many noisy medians is too small
     taken: _Step | None = None
-    shares: list[float] = []  # energies of kept steps in units of their noise's
+    shares: list[float] = []  # energies of kept steps relative to the energies of their noise
     for number in range(settings.steps):
         query = _query(design, scales, state.matrix, state.centre, settings, state.clip.bound)
         event = plan.event("loop", clip=state.clip.bound)
@@ -246,10 +244,10 @@ def learn(
             state = replace(_moved(best, taken), clip=best.clip)
             continue
         curvature = search.along(step.factors(state.matrix), secant)
-        if number == settings.steps - 1:  # nobody looks at where the last step leads, so it is a short one
+        if number == settings.steps - 1:  # the result of the last step is not checked, so the step is short
             curvature = search.largest
         least = min(least, last)
-        # The minimum of the parabola along the step, times James and Stein's factor: the share of it that is not noise.
+        # The minimum of the parabola along the step, times James and Stein's factor: the share of signal in it.
         shares.append(energy / expected if expected > 0 else math.inf)
         share = min(shares[-1], float(np.mean(shares[-_TOGETHER:])))
         factor = max(0.0, 1.0 - 1.0 / share) / curvature if share > 0 else 0.0
@@ -258,14 +256,14 @@ def learn(
         if residuals is not None:
             multiplier = federation.sum_sigma(plan.event("loop", clip=1.0))
             clip = least_error(residuals.counts, residuals.edges, multiplier, size, settings.unit)
-            if clip.bound > _NO_CLIP * clips[0]:  # without noise a larger clip is always better
+            if clip.bound > _NO_CLIP * clips[0]:  # without noise a larger bound is always better
                 clip = Clip(_NO_CLIP * clips[0], 1.0)
             state = replace(state, clip=clip)
     if last > (_CLEARLY + doubt) * least and math.isfinite(least):
         state = nearest
     matrix, centre = state.matrix, state.centre
     noise = size * state.variance
-    # How far the last step went beyond its noise says how far there is still to go.
+    # The length of the last step beyond its noise shows the distance that is still missing.
     missing = taken.factor**2 * max(taken.energy - size * taken.noise**2, 0.0) if taken is not None else 0.0
     matrix = matrix.times(max(0.0, 1.0 - (noise + missing) / max(float(np.sum(matrix.values**2)), 1e-300)))
     # ⟨X̃, M⟩ = ⟨X, D₁MD₂⟩: in the original design M is scaled.
@@ -277,7 +275,7 @@ def learn(
 
 @dataclass(frozen=True)
 class _State:
-    """Where the search is: the matrix, the level, the clip for the next gradient, the variance that noise has left."""
+    """State of the search: the matrix, the level, the next gradient's bound, the variance from noise in the matrix."""
 
     matrix: LowRank
     centre: Centre | None
@@ -287,7 +285,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Step:
-    """A released gradient in the tangent space, its noise, and how far it is followed."""
+    """A released gradient in the tangent space, its noise, and the length of the step."""
 
     left: Array
     right: Array
@@ -328,11 +326,11 @@ class _Residuals:
 
     counts: Array
     edges: Array
-    noise: float  # share of units that noise may hide
+    noise: float  # share of units that noise may hide in the histogram
 
     @classmethod
     def read(cls, counts: Array, sigma: float, bound: float, units: int) -> _Residuals | None:
-        """Return counts without negative values; None where noise hides more than a few per cent of the units.
+        """Return counts without negative values; None if noise hides more than a few per cent of the units.
 
         The share of units below an edge is an unbiased noisy sum. Shares are made monotone by the mean of the running
         maximum from below and the running minimum from above, which is biased in neither direction.

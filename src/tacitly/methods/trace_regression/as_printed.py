@@ -1,8 +1,9 @@
 """DP-RGrad as printed (Zha 2024, Algorithms 1 and 2), with sensitivities as inputs, for comparison. Not certified.
 
-Sums are recorded as what they are for privacy, releases without noise; the paper's noise is added afterwards. Misprints
-are corrected: E_Σ is not symmetric (its statistic is not, so the antisymmetric part would be exact), E_U and E_V are
-drawn independently, and the logarithm is the proof's, log(3.75/δ). Why it is not certified: see :data:`REASONS`.
+The ledger records sums as releases without noise, because that is what they are for privacy; the paper's noise is added
+afterwards. Misprints are corrected: E_Σ is not symmetric (its statistic is not, so the antisymmetric part would be
+exact), E_U and E_V are drawn independently, and the logarithm is that of the proof, log(3.75/δ). :data:`REASONS` lists
+why it is not certified.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REASONS = (
     "R3: sensitivities hold with high probability over benign data, not for every pair of neighbours (distributional)",
 )
 
-# Without noise nothing is protected, so the clip only has to exceed every meaningful sum.
+# Without noise nothing is protected, so the clipping bound only has to exceed every meaningful sum.
 UNPROTECTED = GaussianEvent(sigma=0.0, sensitivity=Sensitivity.of_clip(2.0**30, unit=Unit.ROW))
 
 

@@ -1,7 +1,7 @@
 """Private means of X and y for dense designs, paid from the budget, so that both can be centred.
 
-A nonzero mean m of X makes the curvature of the squared residuals 1 + ‖m‖²/var along m, where it is about 1 in all
-other directions, and a few noisy steps make no progress (entries in [0, 1]: 1 + 3·d₁·d₂). Centring removes that:
+If X has a nonzero mean m, the curvature of the squared residuals is 1 + ‖m‖²/var along m and about 1 in all other
+directions, and a few noisy steps make no progress (entries in [0, 1]: 1 + 3·d₁·d₂). Centring removes this:
 y = level + ⟨X − m, M⟩ with the same M. The level is one more number, fitted with M.
 
 Other designs are not centred: X = e_i e_jᵀ has one entry and the same curvature in all directions. For tasks and
@@ -34,7 +34,7 @@ from tacitly.privacy.guarantee import Unit
 ROUNDS = 2
 """Number of times the mean of X is released."""
 
-_MARGIN = 1.25  # clips are this factor above the 90 % quantile of norms: with equal norms nothing is clipped
+_MARGIN = 1.25  # bounds are this factor above the 90 % quantile of norms: with equal norms nothing is clipped
 _CONFIDENCE = 8.0  # noise alone makes a part of a mean longer than the threshold with probability e⁻⁸
 _LEAST_CURVATURE = 0.5  # a mean that adds less curvature than this is not subtracted: the level costs noise too
 
@@ -110,10 +110,10 @@ class LabelSum(Query):
 def centre_of(
     federation: Federation, plan: Plan, design: Design, unit: Unit, public_mean: Array | None, *, private: bool
 ) -> Centre | None:
-    """Return the centre; None if the mean is too small to matter or lost in noise. For units row and label.
+    """Return the centre; None if the mean is too small to matter or hidden by noise. For units row and label.
 
-    With ``private`` the mean of X is released, else it is ``public_mean``. Every planned release is made, whatever the
-    earlier ones returned.
+    With ``private`` the mean of X is released, else it is ``public_mean``. Every planned release is made, independently
+    of the results of earlier ones.
     """
     n = federation.n_rows
     mean = private_mean(federation, plan, design, unit)[0] if private else public_mean
@@ -129,7 +129,7 @@ def private_mean(
 ) -> tuple[Array | None, float]:
     """Return the mean (None if it does not matter) and the 90 % quantile of the observations' distance from it.
 
-    In rounds: centred at the mean of the round before, norms are smaller, and so is the noise.
+    There are several rounds: around the mean from the previous round, norms are smaller, and so is the noise.
     """
     n, found, norm = federation.n_rows, np.zeros((design.d1, design.d2)), 0.0
     for number in range(1, ROUNDS + 1):
@@ -142,7 +142,7 @@ def private_mean(
 
 
 def matters(mean: Array, norm: float) -> bool:
-    """Return whether a design with this mean and this typical distance from it is worth centring.
+    """Return whether a design with this mean and this typical distance from it should be centred.
 
     >>> matters(np.full(80, 0.5), 80**0.5 * 0.29), matters(np.full(80, 0.01), 80**0.5)
     (True, False)
@@ -175,7 +175,7 @@ def shrunk(mean: Array, sigma: float) -> Array:
 
 
 def bound_of(federation: Federation, plan: Plan, query: Query, phase: str, name: str) -> tuple[float, float]:
-    """Return a clip above nearly all norms, and the 90 % quantile of norms that it comes from."""
+    """Return a clipping bound above nearly all norms, and the 90 % quantile of norms from which it is computed."""
     event = plan.event(phase, clip=1.0, acute=True)
     norm = quantile_of(federation.release(NormHistogram(query), event, name), federation.sum_sigma(event), 0.9)
     return _MARGIN * norm, norm

@@ -1,10 +1,10 @@
 """Step lengths of trace regression, from the curvature of the squared residuals along a step.
 
-Along a public direction G the sum of squared residuals is a parabola with curvature c = Σ⟨X̃, G⟩²/‖G‖². Where entries of
-X̃ are uncorrelated c is about one. A common factor, or a nonzero mean, makes it as large as d₁·d₂ in some directions,
-and steps of length one then diverge. The best length is 1/c. If X or its covariance is public, c is known; otherwise it
-is released once, along the start. (Σ y·X̃ is dominated by directions of large curvature, so that is the most a step has
-to be shortened by.) Later steps estimate c from released gradients: between two of them, the change along the step is c
+Along a public direction G the sum of squared residuals is a parabola with curvature c = Σ⟨X̃, G⟩²/‖G‖². If entries of X̃
+are uncorrelated, c is about one. A common factor, or a nonzero mean, makes it as large as d₁·d₂ in some directions, and
+steps of length one then diverge. The best length is 1/c. If X or its covariance is public, c is known; otherwise it is
+released once, along the start. (Σ y·X̃ is dominated by directions of large curvature, so no other step has to be
+shortened more.) Later steps estimate c from released gradients: between two gradients, the change along the step is c
 times the step. No step reads X twice.
 
 Release :class:`StepEnergy`: a unit's s = Σ⟨X̃, G⟩² over its observations, at K levels Lₖ that double, each clipped and
@@ -33,13 +33,13 @@ from tacitly.privacy.clipping import GUARD
 from tacitly.privacy.guarantee import Unit
 
 LEVELS = 15
-_FEW = 0.15  # at a level of which units reach this share on average, little is clipped: 3 % of a squared Gaussian
+_FEW = 0.15  # if units reach this share of a level on average, little is clipped: 3 % of a squared Gaussian
 _MOST_NOISE = 0.05  # noise of that share above which the release is ignored
 _FAR = 2.0  # factor by which gradients may leave the range of released curvatures (chosen on tasks of 6×5)
-_LEAST = 0.1  # no step is longer than ten: directions that hardly any X has carry noise only
+_LEAST = 0.1  # no step is longer than ten: directions in which hardly any X varies carry noise only
 
 Public = Callable[[Array, Array], float]
-"""Σ⟨X, left·rightᵀ⟩² where that is public."""
+"""The function (left, right) ↦ Σ⟨X, left·rightᵀ⟩², if it is public."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StepEnergy(Query):
         check_shape("left", self.left, self.design.d1, None)
         check_shape("right", self.right, self.design.d2, self.left.shape[1])
         check_centre(self.centre, self.design)
-        if not self.mean > 0:  # or shares of a level have no lower end
+        if not self.mean > 0:  # otherwise levels would be zero
             raise ValueError(f"mean must be positive. Found {self.mean!r}.")
 
     @property
@@ -119,7 +119,7 @@ class StepEnergy(Query):
 
 @dataclass
 class LineSearch:
-    """Curvatures along steps: public, else released while ``releases_left``, else estimated from gradients."""
+    """Curvatures along steps: public; or released while ``releases_left``; or estimated from gradients."""
 
     federation: Federation
     plan: Plan
@@ -133,7 +133,7 @@ class LineSearch:
     largest: float = 0.0
 
     def learn(self, secant: Secant | None) -> None:
-        """Take the curvature along a step that was too long into account: it bounds the lengths of later steps."""
+        """Use the curvature along a step that was too long: it bounds the lengths of later steps."""
         if secant is not None and self.released and secant.value - 2.0 * secant.deviation > max(self.released):
             self.released.append(secant.value)
             self.largest = max(self.largest, secant.value)
@@ -141,7 +141,7 @@ class LineSearch:
     def along(self, step: Factors, secant: Secant | None = None) -> float:
         """Return c along left·rightᵀ, in the scaled design."""
         size = inner(step, step)
-        if not (size > 0 and math.isfinite(size)):  # no step; the planned release is made all the same
+        if not (size > 0 and math.isfinite(size)):  # no step; the planned release is made in any case
             step, size = (np.zeros_like(step[0]), np.zeros_like(step[1])), 1.0
         left, right = self.scales.left[:, None] * step[0], self.scales.right[:, None] * step[1]
         if self.public is not None:
@@ -155,7 +155,7 @@ class LineSearch:
             found = query.read(noisy, self.federation.sum_sigma(event), units)
             self.released.append(found)
         else:
-            # Gradients are noisy: limit the estimate to around the released curvatures, and one.
+            # Gradients are noisy: limit the estimate to values near the released curvatures and one.
             found = self.released[-1] if secant is None or secant.value <= 0 else secant.shrunk(self.released[-1])
             found = min(max(found, min(1.0, *self.released) / _FAR), _FAR * max(1.0, *self.released))
         found = max(found, _LEAST) if found > 0 and math.isfinite(found) else 1.0

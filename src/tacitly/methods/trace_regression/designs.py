@@ -8,7 +8,7 @@ the matrix; the others are X = a bᵀ, and nothing of size d₁·d₂ is ever fo
 * ``entries``: X = e_i e_jᵀ, matrix completion: i and j (2 numbers);
 * ``tasks``: X = e_t xᵀ, multi-task regression: the task t and its features x (1 + d₂ numbers).
 
-A row whose position is not an integer in range contributes nothing: which rows these are is private, so nothing is
+A row whose position is not an integer in range contributes nothing. Which rows these are is private, so no error is
 raised.
 """
 
@@ -22,14 +22,14 @@ import numpy.typing as npt
 from tacitly.arrays import Array, Rows, check_shape, row_products, rows_times
 
 MOST_ROWS = 1 << 28
-"""Most rows, and most columns, of a matrix: limits the memory that a message from the network can claim."""
+"""Largest number of rows, and of columns, of a matrix: limits the memory that a message from the network can claim."""
 
 KINDS = ("dense", "rank-one", "entries", "tasks")
 
 
 @dataclass(frozen=True)
 class Design:
-    """The shape of M and how observations are written; public.
+    """The shape of M and the format of observations; public.
 
     >>> Design("entries", 5, 4).n_features, Design("tasks", 5, 4).n_features, Design("dense", 5, 4).n_features
     (2, 5, 20)
@@ -58,7 +58,7 @@ class Design:
         return self.kind in ("entries", "tasks"), self.kind == "entries"
 
     def placed(self, rows: Array) -> Array:
-        """Return rows with valid positions in the columns that are positions: the row's number, as far as they go."""
+        """Return rows with valid positions in their position columns: the row's number modulo the size."""
         rows = np.array(rows)
         for column, (hot, size) in enumerate(zip(self.hot, (self.d1, self.d2), strict=True)):
             if hot:

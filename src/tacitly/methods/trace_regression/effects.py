@@ -1,14 +1,14 @@
 """Level, row effects and column effects of matrix completion, paid from the budget, before a low-rank rest is fitted.
 
-Ratings are 3.5 plus how generous the row is plus how good the column is, and a low-rank matrix explains what is left. A
-few noisy steps that have to find the level first make no progress. Effects are used where the level matters: where it
-is at least half as large as labels spread around it.
+A rating is, for example, 3.5 plus how generous the row is plus how good the column is, and a low-rank matrix explains
+the rest. A few noisy steps that have to find the level first make no progress. Effects are used if the level matters,
+that is, if it is at least half as large as the spread of labels around it.
 
 Release :class:`EffectSum`: an observation (i, j) with label y adds y and a weight κ to the sums of row i and of column
 j, a vector of norm √2·√(y² + κ²), clipped to norm C. It depends on that observation alone and can point against another
 one: sensitivity C (zero-out), 2C (replace-one). One Gaussian event. A row with a position out of range adds nothing.
 
-:class:`Shifted` is another query about labels less public effects: what it costs is that query's.
+:class:`Shifted` is another query on labels minus public effects; its cost is that of the other query.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tacitly.privacy.calibration import Plan
 from tacitly.privacy.clipping import GUARD, LEAST
 from tacitly.privacy.guarantee import GaussianEvent, Unit
 
-_MATTERS = 0.5  # the level, relative to how labels spread around it
+_MATTERS = 0.5  # least level that matters, relative to the spread of labels around it
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class EffectSum(Query):
         return 2 * (self.design.d1 + self.design.d2)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return the sums of a unit before the clip."""
+        """Return the sums of a unit before clipping."""
         return self._sum(X, y, math.inf)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
@@ -64,7 +64,7 @@ class EffectSum(Query):
         with np.errstate(all="ignore"):
             norms = math.sqrt(2.0) * np.hypot(labels, self.weight)
             factors = np.where(norms > limit, limit / norms, 1.0)
-        # A factor as small as LEAST has lost digits to underflow, so that the product could exceed the clip.
+        # A factor as small as LEAST has lost digits to underflow, so the product could exceed the bound.
         usable = np.isfinite(norms) & (factors > LEAST)
         labels, factors = np.where(usable, labels, 0.0), np.where(usable, factors, 0.0)
         d1, d2 = self.design.d1, self.design.d2
@@ -84,7 +84,7 @@ class EffectSum(Query):
 
 @dataclass(frozen=True)
 class Shifted(Query):
-    """A query about labels less the effects of their row and column."""
+    """A query on labels minus the effects of their row and column."""
 
     query: Query
     design: Design
@@ -99,7 +99,7 @@ class Shifted(Query):
 
     @property
     def coordinates(self) -> int:
-        """As many as the query has."""
+        """Number of coordinates of the query."""
         return self.query.coordinates
 
     def contribution(self, X: Rows, y: Rows) -> Array:
@@ -128,7 +128,7 @@ class Shifted(Query):
 
 
 class ShiftedFederation:
-    """A view of the same users, behind the same doors, whose labels are what effects leave."""
+    """A view of the same users, behind the same doors, with effects subtracted from their labels."""
 
     def __init__(self, federation: Federation, design: Design, rows: Array, columns: Array) -> None:
         self._federation, self._shift = federation, (design, rows, columns)
@@ -137,14 +137,14 @@ class ShiftedFederation:
         return getattr(self._federation, name)
 
     def release(self, query: Query, event: GaussianEvent, name: str) -> Array:
-        """Return the noisy sum of the query about shifted labels."""
+        """Return the noisy sum of the query on shifted labels."""
         return self._federation.release(Shifted(query, *self._shift), event, name)
 
 
 def effects_of(federation: Federation, plan: Plan, design: Design, unit: Unit) -> tuple[Array, Array]:
     """Release level and effects; return row effects, which contain the level, and column effects.
 
-    Every planned release is made; effects are zero where the level does not matter.
+    Every planned release is made; effects are zero if the level does not matter.
     """
     n, nothing = federation.n_rows, (np.zeros(design.d1), np.zeros(design.d2))
     bound, _ = bound_of(federation, plan, LabelSum(unit), "label scale", "sizes of labels")
@@ -166,9 +166,9 @@ def effects_of(federation: Federation, plan: Plan, design: Design, unit: Unit) -
 
 
 def shrunk_means(sums: Array, weights: Array, noise: float, weight_noise: float, variance: float) -> Array:
-    """Return means sums/weights, shrunk to zero by their noise: of privacy, and of few observations.
+    """Return means sums/weights, shrunk to zero according to privacy noise and sampling noise.
 
-    ``variance`` is that of a label. How much means vary is found from all of them together.
+    ``variance`` is that of a label. The variance of means is estimated from all of them together.
 
     >>> shrunk_means(np.array([10.0, -10.0]), np.array([10.0, 10.0]), 0.0, 0.0, 1e-9).round(3)
     array([ 1., -1.])

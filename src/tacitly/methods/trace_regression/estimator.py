@@ -39,7 +39,10 @@ from tacitly.privacy.guarantee import Budget, Unit
 
 TRUST = "central: the process that adds the noise sees clipped contributions; all others see releases only."
 NOTES = {
-    Unit.ROW: "the unit is one observation: who has several is protected less (the number of observations is public)",
+    Unit.ROW: (
+        "the unit is one observation: a person with several observations is protected less (the number of observations "
+        "is public)"
+    ),
     Unit.LABEL: (
         "the unit is one label: covariates X are public and shared by neighbouring data sets; who takes part, and with "
         "which X, is not protected"
@@ -49,7 +52,7 @@ NOTES = {
 
 
 class Observations(LocalPopulation):
-    """Rows in this process, and the design they are rows of."""
+    """Rows in this process, and their design."""
 
     def __init__(self, cohort: Cohort, design: Design) -> None:
         super().__init__(cohort)
@@ -155,7 +158,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any) -> Array:
-        """Return ⟨X, M⟩ of every observation, plus the intercept where there is one."""
+        """Return ⟨X, M⟩ of every observation, plus the intercept if there is one."""
         self._check_fitted()
         design = Design(self.design, len(self.left_), len(self.right_))
         return design.fitted(self._rows(X, design), *self._factors()) + self.intercept_
@@ -185,7 +188,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         self.row_effects_, self.column_effects_ = arrays["row_effects"], arrays["column_effects"]
 
     def folder_parameters(self) -> dict[str, Any]:
-        """Return the parameters a model folder keeps; of one covariance per observation their mean, which is used."""
+        """Return the parameters a model folder keeps; for one covariance per observation, their mean, which is used."""
         kept = super().folder_parameters()
         return {**kept, "covariance": np.mean(self.covariance, axis=0)} if np.ndim(self.covariance) == 3 else kept
 
@@ -231,7 +234,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         return Procedure(settings.events(plan), learn, rows=known.rows)
 
     def _known(self, population: Population, design: Design, covariance: Array | None) -> PublicDesign | KnownMoments:
-        """Return what is public about the design: X itself (labels alone are protected), or moments that were given."""
+        """Return public data about the design: X itself (if only labels are protected), or the given moments."""
         given = None if self.center is None or isinstance(self.center, str) else checked_centre(self.center, design)
         if self._unit_of_privacy() is not Unit.LABEL:
             return KnownMoments(design, covariance, given, population)
@@ -301,7 +304,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
         return population.design if isinstance(population, Observations) else self._design_of(None)
 
     def _design_of(self, X: Any) -> Design:
-        """Return the design, with the size of M as declared or, for dense matrices, as X shows it."""
+        """Return the design, with the declared size of M or, for dense matrices, the size of X."""
         if self.shape is not None:
             first, second = (int(size) for size in self.shape)
             return Design(self.design, first, second)
@@ -351,7 +354,7 @@ class TraceRegression(PrivateModel, EngineParameter, RankParameter):
 def _public(matrix: LowRank, intercept: float, effects: tuple[Array, Array] | None = None) -> dict[str, Array]:
     """Return a result as :meth:`TraceRegression.take_public_arrays` expects it."""
     rows, columns = (np.zeros(len(matrix.left)), np.zeros(len(matrix.right))) if effects is None else effects
-    # Signs of singular vectors mean nothing: the largest entry on the left is positive, on every engine.
+    # Signs of singular vectors are arbitrary: the largest entry on the left is made positive, on every engine.
     rank = np.arange(matrix.left.shape[1])
     signs = np.where(matrix.left[np.argmax(np.abs(matrix.left), axis=0), rank] < 0, -1.0, 1.0)
     return {

@@ -1,7 +1,7 @@
 """Whitened factors of tasks and rank-one designs; dense designs are centred instead (module ``centering``).
 
-For X = a bᵀ the curvature of the squared residuals is E[aaᵀ] ⊗ E[bbᵀ]. A mean m of b makes it 1 + ‖m‖²/var along m. The
-public map W = I − (1 − 1/√λ) qqᵀ, q = m/‖m‖, λ = 1 + ‖m‖²/var makes it 1 again and keeps the rank of M:
+For X = a bᵀ the curvature of the squared residuals is E[aaᵀ] ⊗ E[bbᵀ]. If b has mean m, it is 1 + ‖m‖²/var along m. The
+public map W = I − (1 − 1/√λ) qqᵀ, q = m/‖m‖, λ = 1 + ‖m‖²/var, makes it 1 again and keeps the rank of M:
 ⟨a(Wb)ᵀ, M̃⟩ = ⟨a bᵀ, M̃W⟩. So no level has to be fitted. The means are released as for a dense design, from the
 columns of that factor alone, and rows are mapped locally (:meth:`~tacitly.federation.base.Federation.projected`).
 """
@@ -22,7 +22,7 @@ from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Unit
 
 Maps = tuple[Array, Array]
-"""Maps of a and of b; the identity for a factor that is a position or needs none."""
+"""Maps of a and of b; the identity for a factor that is a position or needs no map."""
 
 
 def whiten_factors(federation: Federation, plan: Plan, design: Design, unit: Unit) -> tuple[Federation, Maps | None]:

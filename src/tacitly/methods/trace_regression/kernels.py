@@ -1,9 +1,9 @@
-"""The compiled half of :mod:`tacitly.methods.trace_regression.queries`: one pass over the rows, one unit at a time.
+"""The compiled part of :mod:`tacitly.methods.trace_regression.queries`: one pass over the rows, one unit at a time.
 
 A unit (an observation, or all observations of a user) is processed alone: its left product Σ w·XV and right product
-Σ w·XᵀU are written to buffers, measured, and added with one factor. The norm is computed from the numbers that are
-added, in double precision whatever the precision of the rows. Sums run over units in order; a unit that is not finite,
-or whose squares underflow, is skipped and changes no bit of them.
+Σ w·XᵀU are written to buffers, their norm is computed, and they are added with one factor. The norm is computed from
+the numbers that are added, in double precision for any precision of the rows. Sums run over units in order; a unit that
+is not finite, or whose squares underflow, is skipped and changes no bit of them.
 
 Right products are added unprojected, and the sum is projected off V once. The squared norm of a projected contribution
 is therefore computed as ‖A‖² + ‖B‖² − ‖VᵀB‖². It is at least ‖B‖²/2 (UᵀA and (VᵀB)ᵀ are the same matrix, so
@@ -37,10 +37,10 @@ PER_OCTAVE = 2
 BINS = 16
 """Bins of the tracked histogram."""
 ZERO = 12
-"""The first bin at or above the clip: six octaves below it and two above."""
+"""The first bin at or above the bound: bins cover six octaves below it and two above."""
 
-# Prefetch distance in bytes. Both products of an observation prefetch half of the cache lines each: if the first did
-# all of it, memory would idle during the second (measured: 2.2 times the time of a bare read, against 1.35).
+# Prefetch distance in bytes. The two products of an observation prefetch half of the cache lines each: if the first
+# prefetched all, memory would be idle during the second (measured: 2.2 times the time of reading alone, against 1.35).
 _AHEAD = 1 << 15
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
@@ -98,7 +98,7 @@ def _coefficient(norm, weight, limit, counts):
     if not (norm * norm > LEAST and size > 0.0 and math.isfinite(size)):
         return 0.0
     coefficient = weight if size <= limit else math.copysign(limit / norm, weight)
-    # Smaller coefficients have lost digits to underflow, so the product could exceed the clip.
+    # Smaller coefficients have lost digits to underflow, so the product could exceed the bound.
     if not abs(coefficient) > LEAST:
         return 0.0
     counts[bin_of(size, limit)] += 1.0
@@ -153,7 +153,7 @@ def dense_products(
     X, y, offsets, by_row, parts, to_left, to_right, shift1, shift2, right, values, scale1, scale2, level, limit, out1,
     out2, counts, norms
 ):  # fmt: skip
-    """Add every unit's clipped products to ``out1`` (r×d₁) and ``out2`` (r×d₂); write norms, before the clip.
+    """Add every unit's clipped products to ``out1`` (r×d₁) and ``out2`` (r×d₂); write norms, before clipping.
 
     ``parts``: 1 left, 2 right, 3 both. ``to_left`` holds V scaled, as rows and padded; ``to_right`` U scaled, flat and
     of at least two columns; both in the precision of X. ``right`` is V as rows. ``values`` are the singular values of M
@@ -233,7 +233,7 @@ def position(value, size):
 
 @_kernel
 def touch(coordinate, marks, touched, count):
-    """Record a coordinate unless it is recorded already; return how many are."""
+    """Record a coordinate unless it is already recorded; return the number of recorded coordinates."""
     if marks[coordinate] == 0:
         marks[coordinate] = 1
         touched[count] = coordinate

@@ -47,7 +47,7 @@ class LowRank:
 def leading(matrix: Array, rank: int, noise: float = 0.0) -> LowRank:
     """Return the leading rank-r part of a matrix with noise of standard deviation ``noise`` in every entry.
 
-    With independent noise a singular value x comes from a true s with x² = (s² + d₁σ²)(s² + d₂σ²)/s²; s is returned.
+    With independent noise a true singular value s is observed as x, x² = (s² + d₁σ²)(s² + d₂σ²)/s²; s is returned.
 
     >>> leading(np.diag([3.0, 1.0]), 1).values
     array([3.])

@@ -1,4 +1,4 @@
-"""Checks of the parameters of :class:`~tacitly.TraceRegression`; no row is looked at."""
+"""Checks of the parameters of :class:`~tacitly.TraceRegression`; no row is read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_choices(model: TraceRegression, has_users: bool, has_ids: bool) -> None:
-    """Raise on unknown values and on combinations that do not work.
+    """Raise an error for unknown values and for combinations that do not work.
 
-    ``has_users`` is whether users are known at all, ``has_ids`` whether ids were passed beside the rows.
+    ``has_users``: whether users are known at all; ``has_ids``: whether ids were passed next to the rows.
     """
     choices = {
         "mode": (model.mode, model._modes),

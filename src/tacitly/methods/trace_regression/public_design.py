@@ -1,7 +1,7 @@
-"""What trace regression computes directly from public facts: X itself, or moments of it that are known.
+"""Direct computations of trace regression from public data: X itself, or known moments of it.
 
 :class:`PublicDesign` is for labels-only privacy, where X is public; :class:`KnownMoments` for everything else. Both
-answer the same questions for the estimator, with None where the answer is private.
+have the same methods for the estimator, which return None if the result is private.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tacitly.methods.trace_regression.factor_whitening import Maps, maps_of, row
 from tacitly.methods.trace_regression.low_rank import LowRank
 from tacitly.methods.trace_regression.start import variances
 
-_CELLS = 1 << 20  # numbers in a piece: 8 MiB in double precision
+_CELLS = 1 << 20  # amount of numbers in a piece: 8 MiB in double precision
 
 
 @dataclass(frozen=True)
 class KnownMoments:
-    """A private design of which the covariance or the mean may be known."""
+    """A private design whose covariance or mean may be known."""
 
     design: Design
     covariance: Array | None
@@ -52,13 +52,13 @@ class KnownMoments:
         return lambda left, right: self.population.n_rows * quadratic(covariance, left @ right.T)
 
     def mapped_back(self, matrix: LowRank) -> LowRank:
-        """Return M as it was learned."""
+        """Return M unchanged."""
         return matrix
 
 
 @dataclass(frozen=True)
 class PublicDesign:
-    """A public X as queries see it: near one in size and, where it is not dense, with flat sides."""
+    """A public X in the form for queries: entries of size about one and, if it is not dense, whitened factors."""
 
     design: Design
     cohort: Cohort
@@ -70,7 +70,7 @@ class PublicDesign:
     def of(
         cls, cohort: Cohort, design: Design, *, flat: bool, middle: Array | None, finds_middle: bool
     ) -> PublicDesign:
-        """Bring the rows into range; make sides ``flat``; take the given mean or find it."""
+        """Rescale the rows; with ``flat``, whiten factors; use the given mean or compute it."""
         cohort, scale = in_range(cohort, design)
         cohort, maps = flat_public(cohort, design) if flat else (cohort, None)
         if middle is not None:
@@ -80,7 +80,7 @@ class PublicDesign:
         return cls(design, cohort, scale, maps, middle)
 
     def rows(self) -> Cohort:
-        """Return the cohort that queries see."""
+        """Return the cohort for the queries."""
         return self.cohort
 
     def energies(self) -> tuple[Array, Array]:
@@ -92,7 +92,7 @@ class PublicDesign:
         return lambda left, right: energy_along(self.cohort.X, self.design, left, right, self.middle)
 
     def mapped_back(self, matrix: LowRank) -> LowRank:
-        """Return M for the rows as they were given."""
+        """Return M for the original rows."""
         return (matrix if self.maps is None else matrix.mapped(*self.maps)).times(self.scale)
 
 
@@ -110,7 +110,7 @@ def energy_along(X: Rows, design: Design, left: Array, right: Array, middle: Arr
 
 
 def middle_of(X: Rows, design: Design) -> Array | None:
-    """Return the mean of a dense design that is public; None where it is too small to matter.
+    """Return the mean of a public dense design; None if it is too small to matter.
 
     >>> middle_of(np.array([[1.0, 2.0], [3.0, 2.0]]), Design("dense", 1, 2))
     array([[2., 2.]])
@@ -130,7 +130,7 @@ def middle_of(X: Rows, design: Design) -> Array | None:
 
 
 def flat_public(cohort: Cohort, design: Design) -> tuple[Cohort, Maps | None]:
-    """Return the cohort with the sides of a public, not dense X made flat, and the maps used (None for none)."""
+    """Return the cohort with the factors of a public, not dense X whitened, and the maps (None if there are none)."""
     if design.kind == "dense" or all(design.hot):
         return cohort, None
     known = cohort.X[design.known(cohort.X)]
@@ -173,7 +173,7 @@ def quadratic(covariance: Array, matrix: Array) -> float:
 
 
 def bounded(cohort: Cohort, most: int | None) -> Cohort:
-    """Keep a public number of each user's observations, chosen by the user's own number of them alone."""
+    """Keep a public number of each user's observations, chosen by the user's own number of observations only."""
     if most is None:
         return cohort
     counts = np.diff(cohort.offsets)
@@ -189,10 +189,11 @@ def bounded(cohort: Cohort, most: int | None) -> Cohort:
 
 
 def checked_covariance(covariance: Any, design: Design, n_rows: Callable[[], int]) -> Array | None:
-    """Return a known covariance as an array; raise unless it suits this design.
+    """Return a known covariance as an array; raise an error unless it fits this design.
 
-    Where every observation has its own Λᵢ (Zha 2024, Assumption 1), their mean: E Σ yᵢXᵢ = Σ Λᵢ vec M, so the start is
-    unbiased with Λ̄ = n⁻¹ΣΛᵢ as it is with Λᵢ⁻¹ inside the sum, and no observation weighs more for a small Λᵢ.
+    If every observation has its own Λᵢ (Zha 2024, Assumption 1), return their mean: E Σ yᵢXᵢ = Σ Λᵢ vec M. So the start
+    is unbiased with Λ̄ = n⁻¹ΣΛᵢ, as it is with Λᵢ⁻¹ inside the sum, and an observation with a small Λᵢ has no larger
+    weight.
 
     >>> checked_covariance([[[1.0, 2.0]], [[3.0, 2.0]]], Design("dense", 1, 2), lambda: 2)
     array([[2., 2.]])
@@ -218,7 +219,7 @@ def checked_covariance(covariance: Any, design: Design, n_rows: Callable[[], int
 
 
 def checked_centre(center: Any, design: Design) -> Array:
-    """Return a known mean as an array; raise unless it suits this design.
+    """Return a known mean as an array; raise an error unless it fits this design.
 
     >>> checked_centre([[1.0, 2.0]], Design("dense", 1, 2))
     array([[1., 2.]])
@@ -237,7 +238,7 @@ def _pieces(X: Rows) -> Iterator[Rows]:
 def in_range(cohort: Cohort, design: Design) -> tuple[Cohort, float]:
     """Return the cohort with a public X of extreme size scaled to about one, and the factor for M.
 
-    Squares of entries beyond 1e±100 leave the range of floating point.
+    Squares of entries beyond 1e±100 overflow or underflow.
     """
     first = sum(design.hot)
     if first == design.n_features or not cohort.n_rows:

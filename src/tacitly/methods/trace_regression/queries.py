@@ -1,18 +1,19 @@
-"""What one unit contributes to trace regression: an observation (X, y), or all observations of a user.
+"""The contribution of one unit to trace regression: of an observation (X, y), or of all observations of a user.
 
-Designs are scaled first, X̃ = D₁ X D₂ with public diagonals (:class:`Scales`), so that Σ⟨X̃, M⟩² is about ‖M‖² where
+Designs are scaled first, X̃ = D₁ X D₂ with public diagonals (:class:`Scales`), so that Σ⟨X̃, M⟩² is about ‖M‖² if
 entries of X are uncorrelated (for correlated entries see :mod:`tacitly.methods.trace_regression.curvature`).
-Neighbouring data sets differ in one unit. With ``unit`` the label they differ in one label and never in an X, which is
-then public. Dense designs and their labels may be centred (:mod:`tacitly.methods.trace_regression.centering`): a public
-shift of a unit's own numbers before the clip, on which no bound below depends. Every contribution is a function of one
-unit and of public fields, and is clipped to norm C last, so zero-out moves a sum by at most C.
+Neighbouring data sets differ in one unit. If ``unit`` is the label, they differ in one label and never in an X, which
+is then public. Dense designs and their labels may be centred (:mod:`tacitly.methods.trace_regression.centering`). This
+is a public shift of a unit's own numbers before clipping, and no bound below depends on it. Every contribution is a
+function of one unit and of public fields, and the last operation clips it to norm C, so zero-out moves a sum by at most
+C.
 
 Release :class:`TangentSum`: (A, B) = Σ w·(X̃V, (I − VVᵀ)X̃ᵀU) over the unit's observations, w = y − ⟨X̃, M⟩ and
 M = U diag(s) Vᵀ public: the coordinates of the residual-weighted X̃ in the tangent space of rank-r matrices at M. The
 squared norm is ‖A‖² + ‖B'‖² − ‖VᵀB'‖² with B' = Σ w·X̃ᵀU, clipped as a whole. Noise is drawn on the coordinates of A and
-B; the receiver projects away what falls outside the r(d₁ + d₂ − r) dimensions of the tangent space. The power method of
-the start uses A or B alone. With ``tracked`` = t > 0 the bin of the unit's norm is released too, with that share of the
-squared clip: the gradient part is clipped to C√(1 − t) and the bin has weight C√t, C = ``clip``, so together the norm
+B; the receiver projects away the part outside the r(d₁ + d₂ − r) dimensions of the tangent space. The power method of
+the start uses A or B alone. With ``tracked`` = t > 0 the bin of the unit's norm is released too, with this share of the
+squared bound: the gradient part is clipped to C√(1 − t) and the bin has weight C√t, C = ``clip``, so together the norm
 is at most C. With a centre, the level's Σ w·weight is one more coordinate, inside the same norm. Sensitivity C
 (zero-out), 2C (replace-one: gradients can point against each other). One Gaussian event.
 
@@ -42,7 +43,7 @@ from tacitly.privacy.guarantee import Unit
 from tacitly.simd.registers import padded
 
 PARTS = {"left": 1, "right": 2, "both": 3}
-_ORTHONORMAL = 1e-7  # a tenth of the clip's guard
+_ORTHONORMAL = 1e-7  # a tenth of the guard of clipping
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class TangentSum(Query):
                 "parts must be 'left', 'right' or 'both', tracked in [0, 1) and clip positive. "
                 f"Found {self.parts!r}, {self.tracked!r} and {self.clip!r}."
             )
-        if self.parts == "both":  # projects along V after the clip, which lengthens nothing if VVᵀ is a projection
+        if self.parts == "both":  # projects along V after clipping, which increases no norm if VVᵀ is a projection
             gram = self.right.T @ self.right
             if not np.linalg.norm(gram @ gram - gram) <= _ORTHONORMAL:
                 raise ValueError("the right factors must be orthonormal (or zero). Found some that are not.")
@@ -147,12 +148,12 @@ class TangentSum(Query):
         products = np.concatenate([*(part.ravel() for part in chosen), counts[BINS : BINS + self._levels]])
         if not self.tracked > 0:
             return products
-        # For a smaller bound than the query's clip, everything is scaled down.
+        # For a bound smaller than the query's own, everything is scaled down.
         whole = np.concatenate([products, self._bin_weight * counts[:BINS]])
         return np.asarray(min(1.0, bound / self.clip) * whole)
 
     def split(self, released: Array) -> tuple[Array, Array, Array]:
-        """Split the release into the products, d₁×r and d₂×r (empty where not part of it), and the bins."""
+        """Split the release into the products, d₁×r and d₂×r (empty if not part of it), and the bins."""
         (d1, d2), r = (self.design.d1, self.design.d2), self.values.size
         n1, n2 = d1 * r * (self.parts != "right"), d2 * r * (self.parts != "left")
         left, right = released[:n1].reshape(-1, r), released[n1 : n1 + n2].reshape(-1, r)
@@ -226,7 +227,7 @@ class OnePass(Query):
 
     @abstractmethod
     def _pass(self, X: Rows, y: Rows, offsets: Offsets, limit: float) -> tuple[Array, Array]:
-        """Return the sum of contributions, each clipped to the limit, and their norms before."""
+        """Return the sum of contributions, each clipped to the limit, and their norms before clipping."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +344,7 @@ def check_scales(scales: Scales, design: Design) -> None:
 
 
 def as_matrix(design: Design, x: Rows) -> Array:
-    """Return one observation as a matrix, for the plain form of a query, which remote nodes run and tests compare with.
+    """Return one observation as a matrix, for the plain form of a query, which remote nodes run and tests use.
 
     >>> as_matrix(Design("entries", 2, 3), np.array([1.0, 2.0]))
     array([[0., 0., 0.],

@@ -1,14 +1,14 @@
 """The start of trace regression: the scale of the design, and a first rank-r matrix.
 
-The start of DP-RGrad (Zha 2024), L̂ = n⁻¹ Σ mat(Λ⁻¹ vec X) y, is unbiased where Λ is the design's covariance. Here the
+The start of DP-RGrad (Zha 2024), L̂ = n⁻¹ Σ mat(Λ⁻¹ vec X) y, is unbiased if Λ is the design's covariance. Here the
 design is first brought to the scale of the identity by public diagonals (:func:`scales_of`): from a known Λ, from a
-public design, or from a private release that takes a few hundredths of the budget. Then either
+public design, or from a private release that takes a few hundredths of the budget. Then the start is either
 
 * ``one-shot``: the whole noisy label-weighted sum, and its r leading singular directions; or
 * ``power``: a two-sided power method, U ← orth(Σ y X̃V + noise), V, S ← Σ y X̃ᵀU + noise, with r' > r columns.
 
 Clipping the sums clips labels. For Gaussian designs E[ψ(y) X] = E[ψ'(y)]·E[⟨X, M⟩X] (Stein), so the sum shrinks by the
-share of units below the clip, which is read off the histogram that the clip was chosen from.
+share of units below the bound. This share is computed from the histogram from which the bound was chosen.
 
 Releases: :class:`~tacitly.methods.shared.norm_histogram.NormHistogram`, and those of
 :mod:`tacitly.methods.trace_regression.queries`; the rest is post-processing.
@@ -33,16 +33,16 @@ from tacitly.privacy.calibration import Plan
 from tacitly.privacy.guarantee import Unit
 
 _STANDS_OUT = 4.5  # noise standard deviations above which a window of the histogram is not noise
-_BEYOND = 1.1  # times the edge of the noise's singular values, from which a direction stands out
+_BEYOND = 1.1  # times the edge of the noise's singular values, above which a direction counts as found
 MOST_DIRECTIONS = 10
-"""The most directions that ``rank="auto"`` returns."""
+"""The largest number of directions that ``rank="auto"`` returns."""
 
-_FLOOR = 0.25  # of the mean energy: a rarely observed row would otherwise get a huge scale, and only carry noise
+_FLOOR = 0.25  # floor relative to the mean energy: a rare row would otherwise get a huge scale and contain only noise
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip, the expected factor (``gain``) by which it shrinks a sum, and the sampling deviation of a coordinate."""
+    """A clipping bound, the factor (``gain``) by which it shrinks a sum, and a coordinate's sampling deviation."""
 
     bound: float
     gain: float
@@ -87,7 +87,7 @@ def start_of(
     settings: StartSettings,
     centre: Centre | None = None,
 ) -> LowRank:
-    """Return a first rank-r matrix for the scaled design; without a rank, of as many directions as stand out."""
+    """Return a first rank-r matrix for the scaled design; without a rank, with all directions above the noise."""
     most = min(MOST_DIRECTIONS if rank is None else rank, design.d1, design.d2)
     if settings.route == "one-shot":
         query = LabelledSum(design, scales, unit, centre)
@@ -101,9 +101,9 @@ def start_of(
 
 
 def standing(matrix: Array, noise: float, clip: Clip, most: int) -> int:
-    """Return how many singular values stand out of the noise of privacy and of sampling; at least one.
+    """Return how many singular values exceed the noise of privacy and of sampling; at least one.
 
-    Independent noise of deviation s in every entry has singular values of up to about s(√d₁ + √d₂).
+    Independent noise of standard deviation s in every entry has singular values of up to about s(√d₁ + √d₂).
 
     >>> standing(np.diag([50.0, 20.0, 3.0]), 1.0, Clip(1.0, 1.0, sampling=1.0), 3)
     2
@@ -187,7 +187,7 @@ def _unbiased(matrix: Array, scales: Scales, covariance: Array | None) -> Array:
 
 
 def chosen_clip(federation: Federation, plan: Plan, query: Query, phase: str, name: str, dimensions: int) -> Clip:
-    """Release a histogram of the query's norms; return the clip with the least expected error."""
+    """Release a histogram of the query's norms; return the bound with the least expected error."""
     event = plan.event("clip", clip=1.0, acute=True)
     histogram = federation.release(NormHistogram(query, 8), event, name)
     multiplier = federation.sum_sigma(plan.event(phase, clip=1.0))
@@ -200,7 +200,7 @@ def chosen_clip(federation: Federation, plan: Plan, query: Query, phase: str, na
     window, norms = kept[first : first + width], edges[first : first + width + 1]
     if not window.sum() > 0:
         return Clip(bulk.middle, 1.0)
-    # Norms near zero spread thinly over many bins, and were dropped with the noise there: add them back.
+    # Norms near zero are spread over many bins, and were dropped with the noise there: add them back.
     units = federation.n_users if query.unit is Unit.USER else federation.n_rows
     window = window.copy()
     low = int(np.searchsorted(np.cumsum(window), 0.1 * float(window.sum())))
@@ -219,8 +219,8 @@ class Bulk:
 def bulk_of(histogram: Array, sigma: float) -> Bulk | None:
     """Return the region with more units than noise explains; None if there is none.
 
-    Bin by bin, one of 1,920 would stand out by chance in every other run, anywhere from 2⁻¹²⁰ to 2¹²⁰, and a clip of
-    2¹¹⁰ makes the result pure noise. Windows of several octaves stand out this far by chance in one run of 100.
+    With a test of single bins, one of 1,920 would exceed the noise by chance in every other run, anywhere from 2⁻¹²⁰ to
+    2¹²⁰, and a bound of 2¹¹⁰ makes the result pure noise. Windows of several octaves do so by chance in one run of 100.
 
     >>> counts = np.zeros(1920); counts[960:964] = 1000.0
     >>> bulk_of(counts, 100.0).middle < 20.0, bulk_of(np.zeros(1920), 100.0)
@@ -236,18 +236,18 @@ def bulk_of(histogram: Array, sigma: float) -> Bulk | None:
     if not significance > _STANDS_OUT:
         return None
     near, middle = np.zeros_like(histogram), first + width // 2
-    # A multiple of the most bins that are joined later, so that no joined bin is cut.
+    # A multiple of the largest number of bins that are joined later, so that no joined bin is cut.
     low = max(0, middle - 40) // 16 * 16
     near[low : low + 80] = histogram[low : low + 80]
     return Bulk(near, float(bin_edges(8)[middle]))
 
 
 def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int, unit: Unit) -> Clip:
-    """Return the clip C with the least expected error of a sum divided by its gain.
+    """Return the clipping bound C with the least expected error of a sum divided by its gain.
 
     The variance per coordinate is ΣN²/p from the units and (zC)² from the noise. (Clipping reduces the first, but by
-    cutting the most informative units, so that is not credited.) At least half of the units stay below the clip, so
-    that the gain is estimated from many. Norms beyond four medians count as four: outliers do not move the clip.
+    cutting the most informative units, so this does not count.) At least half of the units stay below the bound, so
+    that the gain is estimated from many. Norms beyond four medians count as four: outliers do not move the bound.
 
     >>> edges = np.linspace(0.0, 4.0, 65)
     >>> counts = 1000 * np.exp(-(edges[1:] ** 2) / 2)  # residuals of unit variance
@@ -262,16 +262,16 @@ def least_error(counts: Array, edges: Array, multiplier: float, dimensions: int,
         bound = float(edges[candidate + 1])
         gain = gain_of(counts, middle, bound, unit)
         error = (spread + (multiplier * bound) ** 2) / gain**2
-        if error < least * (1.0 - 1e-9):  # not for a rounding error
+        if error < least * (1.0 - 1e-9):  # ignore rounding errors
             best, least = Clip(bound, gain, math.sqrt(spread)), error
     return best
 
 
 def gain_of(counts: Array, norms: Array, bound: float, unit: Unit) -> float:
-    """Return the factor by which a clip shrinks a sum: the share of units below it (Stein), or users' mean factor.
+    """Return the factor by which clipping shrinks a sum: the share of units below (Stein), or users' mean factor.
 
-    A single observation above its clip does not react to a change of M. The sum of a user's observations still does,
-    in all directions but its own.
+    A single observation above the bound does not react to a change of M. The sum of a user's observations still does,
+    in all directions except its own.
     """
     if unit is Unit.USER:
         return float(counts @ np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))) / float(counts.sum())

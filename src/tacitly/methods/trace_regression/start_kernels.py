@@ -99,7 +99,7 @@ def factored_energies(X, offsets, by_row, hot1, hot2, d1, d2, limit, out, norms)
 def dense_labelled(X, y, offsets, by_row, centre, scales, limit, out, norms):
     """Add every unit's clipped Σ y·X̃ to ``out``, with X centred.
 
-    Entries are scaled before they are squared: where scales are large, squares of unscaled entries could underflow.
+    Entries are scaled before they are squared: if scales are large, squares of unscaled entries could underflow.
     """
     own = np.zeros(X.shape[1] if not by_row else 0)
     for u in range(X.shape[0] if by_row else offsets.size - 1):
