@@ -336,3 +336,18 @@ def test_a_catalogue_may_have_yes_and_no_and_mistakes_in_it_are_named(command: C
         tacitly.Recommender(epsilon=1.0, items=[*ids, None], rating_range=(1, 5)).fit(
             ratings["who"], ratings["film"], ratings["stars"]
         )
+
+
+def test_empty_rows_and_columns_beside_a_table_are_none(command: Command, tmp_path: Path) -> None:
+    """Excel writes them: a fit was refused, with advice that left out all rows with any missing cell as well."""
+    table = tmp_path / "t.csv"
+    rows().assign(a=lambda frame: frame["a"].where(frame.index % 7 > 0)).to_csv(table, index=False)
+    table.write_text("".join(f"{line},,\n" for line in [*table.read_text().splitlines(), ",,,"]))
+    code, out, err = command("fit", "t.csv", *FIT, "--no-compare")
+    assert code == 0, err
+    assert out.startswith("300 users, 5.0 rows each")
+    code, _, err = command("budget", "create", "other.ledger", "--epsilon", 9, "--roster", "t.csv")
+    assert "without a user" not in err
+    table.write_text(table.read_text() + ",1.5,,3,,\n")
+    code, _, err = command("fit", "t.csv", *FIT, "--out", "second")
+    assert "1 row without a user" in err

@@ -191,10 +191,12 @@ def _of_model(folder: Path) -> Path | None:
 
 def _ids(table: Path, column: str | None) -> list[Any]:
     from tacitly.data.grouping import count_users
+    from tacitly.data.selection import without_empty_rows
     from tacitly.data.tables import open_table
 
     name = column or next(iter(open_table(table).types))
-    return list(count_users(open_table(table, user=name), name)[0])
+    source = open_table(table, user=name)
+    return list(count_users(without_empty_rows(source, name, list(source.types)), name)[0])
 
 
 def _show(account: Ledger) -> None:

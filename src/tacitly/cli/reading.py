@@ -154,10 +154,11 @@ def read_cohort(
 ) -> Cohort:
     """Group the rows by user; ``schema`` is None for a method of numbers only, ``method`` is what advice is for."""
     from tacitly.data.cohort import Cohort
-    from tacitly.data.selection import blanked_rows, complete_rows, labelled
+    from tacitly.data.selection import blanked_rows, complete_rows, labelled, without_empty_rows
     from tacitly.data.validation import DataError, rows_in_words
 
     names = features_of(source, columns)
+    source = without_empty_rows(source, columns.user, [columns.target, *names])
     if columns.labels:
         source = labelled(source, columns.target, columns.labels)
     # Without a target a row says nothing, whatever the method. Its user stays: the number of users is public, so it
