@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.exceptions import NotFittedError
 from tests.cli.test_everyday import Command, command
 
 import tacitly
@@ -20,6 +21,7 @@ from tacitly.data.misfits import misfits
 from tacitly.data.schema import Schema
 from tacitly.data.tables import open_table
 from tacitly.data.validation import DataError
+from tacitly.privacy.ledger import LedgerMismatch, RunInUse
 
 __all__ = ["command"]
 
@@ -351,3 +353,30 @@ def test_empty_rows_and_columns_beside_a_table_are_none(command: Command, tmp_pa
     table.write_text(table.read_text() + ",1.5,,3,,\n")
     code, _, err = command("fit", "t.csv", *FIT, "--out", "second")
     assert "1 row without a user" in err
+
+
+def test_a_second_fit_on_a_ledger_is_told_how_it_gets_a_name() -> None:
+    """Pages say to pass one ledger to every fit: the second said that a run was open, to finish or abandon it."""
+    frame = rows(60)
+    data = frame[["a"]], frame["y"], frame["who"]
+    ledger = tacitly.Ledger()
+    model = tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
+    with pytest.raises(RunInUse, match="a name of its own: run='second'"):
+        tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
+    model.close()
+    with pytest.raises(LedgerMismatch, match="is finished.*a name of its own: run='second'"):
+        tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
+    tacitly.MixedEffects(epsilon=1.0, ledger=ledger, run="second").fit(*data)
+    assert 1.4 < ledger.spent(delta=1e-6) < 1.5
+
+
+def test_reports_and_choices_of_models_that_are_not_fitted_say_so_and_pages_are_not_printed() -> None:
+    frame = rows(60)
+    data = frame[["a"]], frame["y"], frame["who"]
+    model = tacitly.MixedEffects(epsilon=1.0)
+    for ask in (lambda: tacitly.report(model), lambda: tacitly.choose([model, model], *data, epsilon=1.0, bound=9.0)):
+        with pytest.raises(NotFittedError, match="Call fit first"):
+            ask()
+    page = tacitly.report(model.fit(*data), rows=data)
+    assert "<html" in page
+    assert len(repr(page)) < 80
