@@ -364,7 +364,7 @@ def test_a_second_fit_on_a_ledger_is_told_how_it_gets_a_name() -> None:
     with pytest.raises(RunInUse, match="a name of its own: run='second'"):
         tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
     model.close()
-    with pytest.raises(LedgerMismatch, match="is finished.*a name of its own: run='second'"):
+    with pytest.raises(LedgerMismatch, match=r"is finished.*a name of its own: run='second'"):
         tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
     tacitly.MixedEffects(epsilon=1.0, ledger=ledger, run="second").fit(*data)
     assert 1.4 < ledger.spent(delta=1e-6) < 1.5
@@ -380,3 +380,53 @@ def test_reports_and_choices_of_models_that_are_not_fitted_say_so_and_pages_are_
     page = tacitly.report(model.fit(*data), rows=data)
     assert "<html" in page
     assert len(repr(page)) < 80
+
+
+def test_numbers_with_marks_in_them_are_pointed_out(command: Command, tmp_path: Path) -> None:
+    """Laboratory values below a limit of detection: a column of numbers became 16 groups of text, called prose."""
+    frame = rows()
+    frame["crp"] = np.where(frame.index % 5 == 0, "<0.5", (frame.index % 97 / 10 + 1).astype(str))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--no-compare")
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "column 'crp' is text, though 80 % of its cells are numbers. To learn from the numbers, stop here" in said
+    assert "column 'place'" not in said
+
+
+def test_ids_that_a_spreadsheet_has_shortened_are_noted(command: Command, tmp_path: Path) -> None:
+    """Excel drops zeros before ids: all predictions were the population's, and a deletion deleted nobody, quietly."""
+    frame = rows()
+    frame["who"] = frame["who"].map("{:05d}".format)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.head(9).assign(who=lambda frame: frame["who"].astype(int)).to_csv(tmp_path / "new.csv", index=False)
+    frame.head(9).to_csv(tmp_path / "known.csv", index=False)
+    assert command("fit", "t.csv", *FIT, "--no-compare")[0] == 0
+    code, out, err = command("predict", "model", "new.csv")
+    assert code == 0
+    assert out.count("population") == 9
+    assert "no id in column 'who' has a personal model here" in " ".join(err.split())
+    assert command("predict", "model", "known.csv")[2] == ""
+    code, out, _ = command("forget", "3", "model")
+    assert "Nothing was removed: nobody in these folders has this id" in out
+    assert "Remove the rows" not in out
+    code, out, _ = command("forget", "00003", "model")
+    assert "removed 1 of 300 heads" in out
+    assert "Nothing was removed" not in out
+
+
+def test_labels_in_other_letters_are_told_apart(command: Command, tmp_path: Path) -> None:
+    rows().assign(y=np.where(rows()["y"] > 10, "Ja", "Nein")).to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = command("fit", "t.csv", *FIT, "--loss", "logistic", "--classes", "ja,nein")
+    assert code == 2
+    assert "does not declare (capital letters count)" in " ".join(err.split())
+
+
+def test_an_account_that_knows_no_ids_does_not_say_that_it_has_no_people(command: Command, tmp_path: Path) -> None:
+    """A coordinator's account of 900 patients at three sites said: 0 people."""
+    with tacitly.Ledger(tmp_path / "hub.ledger") as account:
+        account.run("model", config={}, planned=[]).finish()
+    for ask in (("show", "hub.ledger"), ("list",)):
+        code, out, err = command("budget", *ask)
+        assert code == 0, err
+        assert "people whose ids it does not know" in " ".join(out.split())

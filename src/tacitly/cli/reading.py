@@ -252,6 +252,11 @@ def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: st
             advice = (
                 f"If that means a missing value, stop here and add --missing {shlex.quote(f'{name}={misfit.code}')}."
             )
+        elif misfit.mixed:
+            advice = (
+                "To learn from the numbers, stop here and make the other cells numbers (such as <0.5), or leave them "
+                "empty."
+            )
         elif misfit.constant:
             advice = f"It tells nothing and costs accuracy: --exclude {shlex.quote(name)}."
         else:

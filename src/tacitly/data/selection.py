@@ -85,11 +85,13 @@ def labelled(source: Source, column: str, labels: Sequence[str]) -> Source:
 
 def _coded(values: Array, codes: dict[str, float]) -> Array:
     texts = [text_of(cell) for cell in values.tolist()]
-    strange = sum(bool(text) and text not in codes for text in texts)
+    strange = [text for text in texts if text and text not in codes]
     if strange:
+        folded = {label.casefold() for label in codes}
+        case = " (capital letters count)" if any(text.casefold() in folded for text in strange) else ""
         raise DataError(
-            f"the target has {rows_in_words(strange)} with a label that --classes does not declare. Declare every "
-            "label that may occur, or drop these rows."
+            f"the target has {rows_in_words(len(strange))} with a label that --classes does not declare{case}. "
+            "Declare every label that may occur, or drop these rows."
         )
     return np.array([codes.get(text, np.nan) for text in texts])
 
