@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse
 from sklearn.exceptions import NotFittedError
 from tests.cli.test_everyday import Command, command
 
@@ -430,3 +431,17 @@ def test_an_account_that_knows_no_ids_does_not_say_that_it_has_no_people(command
         code, out, err = command("budget", *ask)
         assert code == 0, err
         assert "people whose ids it does not know" in " ".join(out.split())
+
+
+def test_what_models_do_not_read_is_named() -> None:
+    """A sparse matrix had 0 dimensions, and a row of a service had cells that are no numbers."""
+    frame = rows(60)
+    sparse = scipy.sparse.random(len(frame), 9, density=0.2, format="csr", random_state=0)
+    for matrix in (sparse, sparse.todok()):
+        with pytest.raises(DataError, match=r"X is a sparse matrix.*X\.toarray\(\)"):
+            tacitly.MixedEffects(epsilon=1.0).fit(matrix, frame["y"], frame["who"])
+    model = tacitly.MixedEffects(epsilon=4.0).fit(frame[["a", "place"]], frame["y"], frame["who"])
+    row = {"a": 1.0, "place": "North"}
+    for found in (row, [row], {"a": [1.0], "place": ["North"]}):
+        with pytest.raises(DataError, match=r"Found a mapping: pandas.DataFrame"):
+            model.predict(found)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -153,6 +153,8 @@ def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blan
             return np.asarray(numbers(cells.ravel(), np.nan)[0].reshape(cells.shape), dtype=dtype)
     with suppress(Exception):  # NumPy's message shows a cell, so ours is raised without it as its context
         return np.asarray(values, dtype=dtype)
+    if isinstance(values[0] if isinstance(values, list) and values else values, Mapping):
+        raise DataError(f"{what} must be a table or an array. Found a mapping: pandas.DataFrame(…) makes one.")
     raise DataError(f"{what} must be numbers. Found cells that are not.")
 
 
