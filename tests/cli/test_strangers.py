@@ -445,3 +445,14 @@ def test_what_models_do_not_read_is_named() -> None:
     for found in (row, [row], {"a": [1.0], "place": ["North"]}):
         with pytest.raises(DataError, match=r"Found a mapping: pandas.DataFrame"):
             model.predict(found)
+
+
+def test_what_is_odd_can_be_seen_before_a_fit_of_seconds_is_over(command: Command, tmp_path: Path) -> None:
+    """Notes said to stop here, and the fit was paid for before anybody had read them."""
+    rows().assign(kilo=60.0).to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--ledger", "l.ledger", "--dry-run")
+    assert code == 0, err
+    assert "column 'kilo' has the same value in every row" in " ".join(out.split())
+    assert out.endswith("nothing was spent or written: this was a dry run\n")
+    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "l.ledger").exists()

@@ -173,7 +173,7 @@ def _blanked(values: Array, whole: Array) -> Array:
 
 def _filled(cells: Sequence[Array]) -> Array:
     """Return which rows have one of these cells, or more."""
-    return np.logical_or.reduce([_complete([values]) for values in cells])
+    return np.asarray(np.logical_or.reduce([_complete([values]) for values in cells]))
 
 
 def _complete(cells: Sequence[Array]) -> Array:
