@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import tacitly
@@ -113,6 +116,34 @@ def test_no_error_of_a_predictor_shows_a_cell(name: str, tmp_path: Path) -> None
     with pytest.raises(ValueError, match="number") as caught:
         predictor.predict(table)
     assert "S3CR3T" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("name", ["numbers", "basis"])
+@pytest.mark.filterwarnings("ignore::tacitly.privacy.guarantee.TooFewUsersWarning")
+def test_columns_of_a_table_are_taken_by_name(name: str, tmp_path: Path) -> None:
+    """A frame whose columns were in another order was read as an array: other predictions, without a word."""
+    model, y = MODELS[name]
+    frame = pd.DataFrame(DATA.X, columns=list("abcd"))
+    predictor = tacitly.Predictor(tacitly.save(model.fit(frame, y, DATA.users), tmp_path / "model"))
+    expected = predictor.predict(DATA.X[:5], DATA.users[:5])
+    turned = frame[list("dbca")][:5].assign(more="text")
+    for table in (turned, pl.from_pandas(turned), pa.Table.from_pandas(turned), turned.to_dict("list")):
+        np.testing.assert_array_equal(predictor.predict(table, DATA.users[:5]), expected)
+    with pytest.raises(DataError, match="X lacks the columns 'a'"):
+        predictor.predict(frame.drop(columns="a"))
+    unnamed = tacitly.Predictor(tacitly.save(model.fit(DATA.X, y, DATA.users), tmp_path / "unnamed"))
+    assert np.isfinite(unnamed.predict(frame[:5])).all()
+
+
+def test_a_table_with_text_is_taken_by_a_predictor(tmp_path: Path) -> None:
+    """It said that X must be numbers."""
+    visits = tacitly.datasets.load_visits(100)
+    X, score, patient = visits.drop_columns(["patient", "score"]), visits["score"], visits["patient"]
+    model = tacitly.MixedEffects(epsilon=8.0).fit(X, score, patient)
+    predictor = tacitly.Predictor(tacitly.save(model, tmp_path / "model"))
+    expected = predictor.predict(X[:9].to_pydict())
+    for table in (X[:9], X[:9].to_pandas(), pl.from_arrow(X[:9])):
+        np.testing.assert_array_equal(predictor.predict(table), expected)
 
 
 def test_what_a_service_gets_wrong_is_said_in_a_sentence(tmp_path: Path) -> None:

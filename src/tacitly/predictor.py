@@ -73,7 +73,8 @@ class Predictor:
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
         """Predict each row with its user's model; rows of others, or without users, with the population's.
 
-        ``X`` has one column for each of ``features``: an array, or a mapping of names to cells where some are text.
+        ``X`` has one column for each of ``features``: an array, or, where some are text, a mapping of names to cells or
+        a table (pandas, polars, Arrow), whose columns may be in any order.
         Where there is no prediction for somebody it is NaN, for classes an error. ``return_std`` is for
         ``MixedEffects`` of numbers and counts.
         """
@@ -95,6 +96,10 @@ class Predictor:
         return self._model.probabilities(rows, self._positions(users, len(rows)))
 
     def _rows(self, X: Any) -> Array:
+        table = _named(X)
+        text = self._schema is not None and not self._schema.plain
+        if table is not None and (text or not table.keys().isdisjoint(self.features)):
+            X = table
         if isinstance(X, Mapping):
             missing = [name for name in self.features if name not in X]
             if missing:
@@ -122,6 +127,14 @@ class Predictor:
         if found.shape != (rows,):
             raise DataError(f"users must have one id per row of X ({rows}). Found shape {found.shape}.")
         return found
+
+
+def _named(X: Any) -> dict[str, Any] | None:
+    """Return a table's columns by name, without a library that reads tables; None for anything else."""
+    names = getattr(X, "column_names", None)  # of Arrow, whose ``columns`` are cells
+    if names is None:
+        names = getattr(X, "columns", None)
+    return None if names is None or isinstance(X, Mapping) else {str(name): X[name] for name in names}
 
 
 class _Posteriors:

@@ -10,6 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse
+from sklearn.exceptions import NotFittedError
 from tests.cli.test_everyday import Command, command
 
 import tacitly
@@ -20,6 +22,7 @@ from tacitly.data.misfits import misfits
 from tacitly.data.schema import Schema
 from tacitly.data.tables import open_table
 from tacitly.data.validation import DataError
+from tacitly.privacy.ledger import LedgerMismatch, RunInUse
 
 __all__ = ["command"]
 
@@ -340,3 +343,120 @@ def test_a_catalogue_may_have_yes_and_no_and_mistakes_in_it_are_named(command: C
         tacitly.Recommender(epsilon=1.0, items=[*ids, None], rating_range=(1, 5)).fit(
             ratings["who"], ratings["film"], ratings["stars"]
         )
+
+
+def test_empty_rows_and_columns_beside_a_table_are_none(command: Command, tmp_path: Path) -> None:
+    """Excel writes them: a fit was refused, with advice that left out all rows with any missing cell as well."""
+    table = tmp_path / "t.csv"
+    rows().assign(a=lambda frame: frame["a"].where(frame.index % 7 > 0)).to_csv(table, index=False)
+    table.write_text("".join(f"{line},,\n" for line in [*table.read_text().splitlines(), ",,,"]))
+    code, out, err = command("fit", "t.csv", *FIT, "--no-compare")
+    assert code == 0, err
+    assert out.startswith("300 users, 5.0 rows each")
+    code, _, err = command("budget", "create", "other.ledger", "--epsilon", 9, "--roster", "t.csv")
+    assert "without a user" not in err
+    table.write_text(table.read_text() + ",1.5,,3,,\n")
+    code, _, err = command("fit", "t.csv", *FIT, "--out", "second")
+    assert "1 row without a user" in err
+
+
+def test_a_second_fit_on_a_ledger_is_told_how_it_gets_a_name() -> None:
+    """Pages say to pass one ledger to every fit: the second said that a run was open, to finish or abandon it."""
+    frame = rows(60)
+    data = frame[["a"]], frame["y"], frame["who"]
+    ledger = tacitly.Ledger()
+    model = tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
+    with pytest.raises(RunInUse, match="a name of its own: run='second'"):
+        tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
+    model.close()
+    with pytest.raises(LedgerMismatch, match=r"is finished.*a name of its own: run='second'"):
+        tacitly.MixedEffects(epsilon=1.0, ledger=ledger).fit(*data)
+    tacitly.MixedEffects(epsilon=1.0, ledger=ledger, run="second").fit(*data)
+    assert 1.4 < ledger.spent(delta=1e-6) < 1.5
+
+
+def test_reports_and_choices_of_models_that_are_not_fitted_say_so_and_pages_are_not_printed() -> None:
+    frame = rows(60)
+    data = frame[["a"]], frame["y"], frame["who"]
+    model = tacitly.MixedEffects(epsilon=1.0)
+    for ask in (lambda: tacitly.report(model), lambda: tacitly.choose([model, model], *data, epsilon=1.0, bound=9.0)):
+        with pytest.raises(NotFittedError, match="Call fit first"):
+            ask()
+    page = tacitly.report(model.fit(*data), rows=data)
+    assert "<html" in page
+    assert len(repr(page)) < 80
+
+
+def test_numbers_with_marks_in_them_are_pointed_out(command: Command, tmp_path: Path) -> None:
+    """Laboratory values below a limit of detection: a column of numbers became 16 groups of text, called prose."""
+    frame = rows()
+    frame["crp"] = np.where(frame.index % 5 == 0, "<0.5", (frame.index % 97 / 10 + 1).astype(str))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--no-compare")
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "column 'crp' is text, though 80 % of its cells are numbers. To learn from the numbers, stop here" in said
+    assert "column 'place'" not in said
+
+
+def test_ids_that_a_spreadsheet_has_shortened_are_noted(command: Command, tmp_path: Path) -> None:
+    """Excel drops zeros before ids: all predictions were the population's, and a deletion deleted nobody, quietly."""
+    frame = rows()
+    frame["who"] = frame["who"].map("{:05d}".format)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.head(9).assign(who=lambda frame: frame["who"].astype(int)).to_csv(tmp_path / "new.csv", index=False)
+    frame.head(9).to_csv(tmp_path / "known.csv", index=False)
+    assert command("fit", "t.csv", *FIT, "--no-compare")[0] == 0
+    code, out, err = command("predict", "model", "new.csv")
+    assert code == 0
+    assert out.count("population") == 9
+    assert "no id in column 'who' has a personal model here" in " ".join(err.split())
+    assert command("predict", "model", "known.csv")[2] == ""
+    code, out, _ = command("forget", "3", "model")
+    assert "Nothing was removed: nobody in these folders has this id" in out
+    assert "Remove the rows" not in out
+    code, out, _ = command("forget", "00003", "model")
+    assert "removed 1 of 300 heads" in out
+    assert "Nothing was removed" not in out
+
+
+def test_labels_in_other_letters_are_told_apart(command: Command, tmp_path: Path) -> None:
+    rows().assign(y=np.where(rows()["y"] > 10, "Ja", "Nein")).to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = command("fit", "t.csv", *FIT, "--loss", "logistic", "--classes", "ja,nein")
+    assert code == 2
+    assert "does not declare (capital letters count)" in " ".join(err.split())
+
+
+def test_an_account_that_knows_no_ids_does_not_say_that_it_has_no_people(command: Command, tmp_path: Path) -> None:
+    """A coordinator's account of 900 patients at three sites said: 0 people."""
+    with tacitly.Ledger(tmp_path / "hub.ledger") as account:
+        account.run("model", config={}, planned=[]).finish()
+    for ask in (("show", "hub.ledger"), ("list",)):
+        code, out, err = command("budget", *ask)
+        assert code == 0, err
+        assert "people whose ids it does not know" in " ".join(out.split())
+
+
+def test_what_models_do_not_read_is_named() -> None:
+    """A sparse matrix had 0 dimensions, and a row of a service had cells that are no numbers."""
+    frame = rows(60)
+    sparse = scipy.sparse.random(len(frame), 9, density=0.2, format="csr", random_state=0)
+    for matrix in (sparse, sparse.todok()):
+        with pytest.raises(DataError, match=r"X is a sparse matrix.*X\.toarray\(\)"):
+            tacitly.MixedEffects(epsilon=1.0).fit(matrix, frame["y"], frame["who"])
+    model = tacitly.MixedEffects(epsilon=4.0).fit(frame[["a", "place"]], frame["y"], frame["who"])
+    row = {"a": 1.0, "place": "North"}
+    for found in (row, [row], {"a": [1.0], "place": ["North"]}):
+        with pytest.raises(DataError, match=r"Found a mapping: pandas.DataFrame"):
+            model.predict(found)
+
+
+def test_what_is_odd_can_be_seen_before_a_fit_of_seconds_is_over(command: Command, tmp_path: Path) -> None:
+    """Notes said to stop here, and the fit was paid for before anybody had read them."""
+    rows().assign(kilo=60.0).to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = command("fit", "t.csv", *FIT, "--ledger", "l.ledger", "--dry-run")
+    assert code == 0, err
+    assert "column 'kilo' has the same value in every row" in " ".join(out.split())
+    assert out.endswith("nothing was spent or written: this was a dry run\n")
+    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "l.ledger").exists()

@@ -26,7 +26,7 @@ import tacitly.data.csv_file
 import tacitly.data.source
 import tacitly.data.tables
 from tacitly.data.cohort import Cohort, DataError
-from tacitly.data.csv_format import Utf8File
+from tacitly.data.csv_format import CsvFormat, Utf8File
 
 SECRET = "987654.25"
 SECRET_USER = "secret-person"
@@ -550,9 +550,16 @@ def test_a_table_streams_into_a_folder_with_far_less_memory_than_it_needs(tmp_pa
         ("#who,x\na,1\nb,2\n", [1.0, 2.0]),
         ("Export of 3 May;\n\nwho;x\na;1,5\nb;2\n", [1.5, 2.0]),
         ("Export\nwho,x\na,1\nb,2\n", [1.0, 2.0]),
+        ("who;x;y\na;1.234;0,5\nb;980;1,5\n", [1234.0, 980.0]),
+        ("who;x\na;1.234.567,5 €\nb;-12,25\n", [1234567.5, -12.25]),
+        ("who;x;y\na;1.234;0,5\nb;0.5;1,5\nc;36.5;2,5\n", [1.234, 0.5, 36.5]),
+        ("who;x\na;1,5E-02\nb;−2,5\n", [0.015, -2.5]),
+        ("who;x;y\na;1,5;#DIV/0!\nb;2,5;#NV\n", [1.5, 2.5]),
+        ("who;x;;;\na;1,5;;;\nb;2,5;;;\n", [1.5, 2.5]),
     ],
-    ids=["thousands", "money", "per cent", "spaces", "excel", "comments", "header with #", "title", "bare title"],
-)
+    ids=["thousands", "money", "per cent", "spaces", "excel", "comments", "header with #", "title", "bare title",
+         "points", "points and comma", "decimal points", "typographic", "no results", "empty columns"],
+)  # fmt: skip
 def test_numbers_and_first_lines_as_programs_and_people_write_them(tmp_path: Path, text: str, value: Any) -> None:
     """Money and per cent were taken for text, without a word; a line before the header for the header."""
     path = tmp_path / "t.txt"
@@ -562,6 +569,22 @@ def test_numbers_and_first_lines_as_programs_and_people_write_them(tmp_path: Pat
         cohort = Cohort.from_table(path, user=user, features=["x"], schema=schema)
         assert cohort.feature_names == ("x",)
         assert cohort.X[:, 0].tolist() == value
+
+
+def test_points_that_could_separate_thousands_are_asked_about_and_others_not(tmp_path: Path) -> None:
+    """Of 980 and 1.234 the second was read as 1.234: a thousandth, without a word."""
+    path = tmp_path / "t.csv"
+    lines = [("w", "x"), ("a", "980"), ("b", "1.234"), ("c", "2.500"), ("d", "12.125")]
+    for mark in ";\t":
+        path.write_text("\n".join(map(mark.join, lines)))
+        with pytest.raises(DataError, match=r"a point and three digits.*thousands or decimals\?"):
+            tacitly.data.tables.open_table(path, "w")
+        for decimal, values in ((",", [980.0, 1234.0]), (".", [980.0, 1.234])):
+            source = tacitly.data.tables.open_table(path, "w", csv=CsvFormat(decimal=decimal))
+            assert next(source.batches(["x"], 10))[0][:2].tolist() == values
+    for text in ("w;x\na;980\nb;1.234\nc;2.5\nd;2.125\ne;3.125\n", "w,x\na,980\nb,1.234\nc,2.500\nd,2.125\n"):
+        path.write_text(text)
+        assert next(tacitly.data.tables.open_table(path, "w").batches(["x"], 10))[0][1] == 1.234
 
 
 def test_text_with_numbers_in_it_stays_text(tmp_path: Path) -> None:

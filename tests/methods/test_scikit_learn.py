@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,31 @@ def test_the_certificate_of_a_search_without_a_ledger_states_the_sum(table: Tabl
     assert certificate.epsilon == pytest.approx(2.0, rel=1e-6)
     assert float(certificate.account["epsilon"]) > 3.0  # three fits on the same people
     assert "this model: 2.00; everything on this account: 3." in str(certificate)
+
+
+@pytest.mark.usefixtures("routing")
+def test_a_search_in_several_processes_states_no_sum_that_it_does_not_know(table: Table, tmp_path: Path) -> None:
+    """The certificate said that everything on the account was the last of three fits."""
+    X, y, users = table
+    how = {"cv": tacitly.WithinUsers(2, random_state=0), "n_jobs": 2}
+    search = GridSearchCV(tacitly.MixedEffects(2.0), {"delta": [1e-6]}, **how)
+    with pytest.warns(tacitly.SearchWarning, match="not counted here.*ledger file"):
+        search.fit(X, y, users=users)
+    assert "no account that would add them up" in str(search.best_estimator_.certificate_)
+    ledger = tacitly.Ledger(tmp_path / "people.ledger")
+    search = GridSearchCV(tacitly.MixedEffects(2.0, ledger=ledger), {"delta": [1e-6]}, **how)
+    search.fit(X, y, users=users)
+    assert "everything on this account: 3." in str(search.best_estimator_.certificate_)
+
+
+def test_an_original_that_was_stored_states_no_sum_either(table: Table) -> None:
+    X, y, users = table
+    model = tacitly.MixedEffects(2.0)
+    clone(model)
+    with pytest.warns(tacitly.SearchWarning, match="not counted here"):
+        again = pickle.loads(pickle.dumps(model))
+    for one in (model, again):
+        assert one.fit(X, y, users).certificate_.account is None
 
 
 @pytest.mark.usefixtures("routing")

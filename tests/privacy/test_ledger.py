@@ -284,7 +284,7 @@ def test_a_finished_run_is_closed_for_good(path: Path) -> None:
         run.finish()
         with pytest.raises(LedgerMismatch, match="finished"):
             release(run, event(), never)
-        with pytest.raises(LedgerMismatch, match="Choose another name"):
+        with pytest.raises(LedgerMismatch, match="a name of its own: run="):
             ledger.run("a", config={})
         assert ledger.runs()[0].state == "finished"
 

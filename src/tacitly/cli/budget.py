@@ -105,10 +105,10 @@ def list_accounts() -> None:
             if not Path(seen.path).is_file():
                 raise OSError("the file is gone")
             with Ledger(seen.path) as account:
-                people, ceiling = sum(len(part) for part in account.people()), account.ceiling
+                people, ceiling = _people(account), account.ceiling
                 spent = shown(account.spent(delta=1e-6 if ceiling is None else None))
                 most = "no ceiling" if ceiling is None else f"ceiling {ceiling.epsilon:g}"
-            say(f"{seen.path}: {people} people, spent ε = {spent}, {most}")
+            say(f"{seen.path}: {people}, spent ε = {spent}, {most}")
         except (LedgerMismatch, OSError) as error:
             say(f"{seen.path}: {error}")
 
@@ -192,10 +192,18 @@ def _of_model(folder: Path) -> Path | None:
 
 def _ids(table: Path, column: str | None) -> list[Any]:
     from tacitly.data.grouping import count_users
+    from tacitly.data.selection import without_empty_rows
     from tacitly.data.tables import open_table
 
     name = column or next(iter(open_table(table).types))
-    return list(count_users(open_table(table, user=name), name)[0])
+    source = open_table(table, user=name)
+    return list(count_users(without_empty_rows(source, name, list(source.types)), name)[0])
+
+
+def _people(account: Ledger) -> str:
+    """Return how many people an account knows, in words; a coordinator's and a site's know no ids."""
+    people = sum(len(part) for part in account.people())
+    return f"{people} people" if people else "people whose ids it does not know"
 
 
 def _show(account: Ledger) -> None:
@@ -209,8 +217,7 @@ def _show(account: Ledger) -> None:
     for run in account.runs(delta=1e-6):
         grid.add_row(run.name, run.state, str(run.releases), "" if run.epsilon is None else shown(run.epsilon))
     Console().print(grid)
-    people = sum(len(part) for part in account.people())
-    say(f"account {account.id}: {people} people{' (a closed roster)' if account.closed else ''}")
+    say(f"account {account.id}: {_people(account)}{' (a closed roster)' if account.closed else ''}")
     ceiling = account.ceiling
     if ceiling is None:
         say(f"spent ε = {shown(account.spent(delta=1e-6))} at δ = 1e-06 (zero-out); no ceiling")

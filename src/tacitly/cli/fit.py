@@ -50,6 +50,9 @@ def fit(
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; default: a new one here.")
     ] = None,
     compare: Annotated[bool, typer.Option(help="Compare with other models on held-out rows.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the columns and warnings, then stop; spends nothing.")
+    ] = False,
     full: console.Full = False,
 ) -> None:
     """Fit a model to a table with users, features and a target: a private shared part, a personal model per user."""
@@ -69,16 +72,15 @@ def fit(
     cohort = _read(chosen.method, source, columns, values.get("schema"), drop_missing, on_disk)
     model = chosen.method.build(**values, **shared)
     _check(model, cohort, source, columns, values)
+    if dry_run:
+        say("nothing was spent or written: this was a dry run")
+        return
     with opened_account(model, cohort, ledger, out) as path:
         fit_and_save(model, cohort, user, labels, out)
     console.show_certificate(model.certificate_, full=full)
     if compare:
         _show_comparison(model, cohort)
-    if labels:
-        model.classes = list(labels)  # which the summary names
-    console.show_summary(model)
-    share = "share it with 'tacitly publish'" if model.certificate_.certified else "not certified: keep it to yourself"
-    say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {path}")
+    _show_model(model, labels, out, path)
 
 
 def check_budget(method: Method, values: dict[str, Any], epsilon: float, delta: float | None, adjacency: str) -> None:
@@ -136,6 +138,15 @@ def _check(model: Any, cohort: Cohort, source: Any, columns: reading.Columns, va
     reading.point_out_misfits(source, columns, cohort, values.get("loss"))
     check_targets(model, cohort)
     reading.point_out_few_users(model, cohort)
+
+
+def _show_model(model: Any, labels: tuple[str, ...], out: Path, ledger: Path) -> None:
+    """Show what was learned, and where it is."""
+    if labels:
+        model.classes = list(labels)  # which the summary names
+    console.show_summary(model)
+    share = "share it with 'tacitly publish'" if model.certificate_.certified else "not certified: keep it to yourself"
+    say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {ledger}")
 
 
 def _show_comparison(model: Any, cohort: Cohort) -> None:

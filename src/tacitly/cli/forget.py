@@ -19,9 +19,15 @@ def forget(
 
     if not any(folder.exists() for folder in folders) and Path(user).is_dir():
         raise ValueError(f"the user's id comes first, then folders: tacitly forget {folders[0]!s:.40} {user}")
-    for folder in folders:
-        for line in remove(user, folder):
-            say(line)
+    lines = [line for folder in folders for line in remove(user, folder)]
+    for line in lines:
+        say(line)
+    if not any(": removed " in line for line in lines):
+        say(
+            "Nothing was removed: nobody in these folders has this id, or not any more. Ids are compared letter by "
+            "letter: 007 and 7 differ."
+        )
+        return
     say(
         "Remove the rows from your own tables and backups too. The account keeps what was spent, and 8 bytes by which "
         "its owner could recognise the id."

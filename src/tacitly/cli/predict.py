@@ -123,6 +123,8 @@ def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba:
     known = Directory(fitted.users_).find(rows.users) >= 0 if len(fitted.users_) else np.full(len(rows.X), False)
     try:
         columns = _columns(fitted, fitted, (rows.X, rows.users), std, proba)
+        if len(fitted.users_) and not known.any():
+            _say_strangers(column)
         return {**names, **columns, "model": [PERSONAL if mine else POPULATION for mine in known]}
     except DataError:
         if known.all():
@@ -135,6 +137,14 @@ def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba:
         for name, values in some.items()
     }
     return {**names, **spread, "model": [PERSONAL if mine else NOBODY for mine in known]}
+
+
+def _say_strangers(column: str) -> None:
+    note = (
+        f"note: no id in column {column!r} has a personal model here, so all rows get the population's prediction. Ids "
+        "are compared letter by letter: 007 and 7 differ, and spreadsheets drop zeros."
+    )
+    say(wrapped(note), err=True)
 
 
 def _say_unknown(unknown: int, rows: int) -> None:

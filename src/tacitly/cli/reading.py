@@ -152,10 +152,11 @@ def read_cohort(
 ) -> Cohort:
     """Group the rows by user; ``schema`` is None for a method of numbers only, ``method`` is what advice is for."""
     from tacitly.data.cohort import Cohort
-    from tacitly.data.selection import blanked_rows, complete_rows, labelled
+    from tacitly.data.selection import blanked_rows, complete_rows, labelled, without_empty_rows
     from tacitly.data.validation import DataError, rows_in_words
 
     names = features_of(source, columns)
+    source = without_empty_rows(source, columns.user, [columns.target, *names])
     if columns.labels:
         source = labelled(source, columns.target, columns.labels)
     # Without a target a row says nothing, whatever the method. Its user stays: the number of users is public, so it
@@ -248,6 +249,11 @@ def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: st
         if misfit.code:
             advice = (
                 f"If that means a missing value, stop here and add --missing {shlex.quote(f'{name}={misfit.code}')}."
+            )
+        elif misfit.mixed:
+            advice = (
+                "To learn from the numbers, stop here and make the other cells numbers (such as <0.5), or leave them "
+                "empty."
             )
         elif misfit.constant:
             advice = f"It carries no information and costs accuracy: --exclude {shlex.quote(name)}."

@@ -22,7 +22,8 @@ _LARGER_BLOCKS = 1 << 24, 1 << 28  # for cells that are longer than a block
 _PATIENCE = 5000  # milliseconds
 # With a currency or per cent around a number, and spaces between groups of three digits; what is left of those is read
 # with the number (validation.number_of), where a column is one of numbers.
-_DECIMAL_COMMA = r"^(\s*[-+]?[$€£¥]?[-+]?[\d \x{a0}\x{202f}']*),(\d+\s*[%$€£¥]?)\s*$"
+_DECIMAL_COMMA = r"^(\s*[-+−]?[$€£¥]?[-+−]?[\d \x{a0}\x{202f}']*),(\d+(?:[eE][-+]?\d+)?\s*[%$€£¥]?)\s*$"
+_POINTS = r"^\s*[-+−]?[$€£¥]? ?[-+−]?[1-9]\d{0,2}(\.\d{3})+(,\d+)%s\s*[%%$€£¥]?\s*$"
 _THOUSANDS = r"^\s*[-+]?[$€£¥]? ?[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*[%$€£¥]?\s*$"
 
 
@@ -38,7 +39,8 @@ def open_csv(title: str, path: Path, user: str | None, given: CsvFormat, blank: 
             f"{title} has no column {user!r}, and its first line looks like data. Expected a header line with column "
             "names."
         )
-    types = types_of(title, header, ["text"] * len(header))
+    named = [name for number, name in enumerate(header) if name.strip() or not number]  # a saved row number is first
+    types = types_of(title, named, ["text"] * len(named))
     place = header.index(user) if user in header else len(header)
 
     def stream(names: Sequence[str], numeric: bool, block: int, malformed: list[str] | None) -> Iterator[Any]:
@@ -106,7 +108,7 @@ def open_csv(title: str, path: Path, user: str | None, given: CsvFormat, blank: 
 
     def columns(batch: Any, names: Sequence[str], rows: int) -> Iterator[list[Array]]:
         for piece in pieces(batch, rows):
-            yield [_csv_column(piece.column(name), name == user, form) for name in names]
+            yield [_csv_column(piece.column(name), name == user, form, name in form.pointed) for name in names]
 
     return Source(title, types, batches, typed=False, found=form.words)
 
@@ -135,13 +137,15 @@ def _cell(line: str, separator: str | None, place: int) -> str:
     return "" if cell in NULL_WORDS else cell
 
 
-def _csv_column(column: Any, is_id: bool, form: CsvFormat) -> Array:
+def _csv_column(column: Any, is_id: bool, form: CsvFormat, pointed: bool) -> Array:
     pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
     if is_id:
         return to_numpy(pc.utf8_trim_whitespace(column))
     if pa.types.is_floating(column.type):
         return to_numpy(column)
     if form.decimal == ",":
+        plain = pc.replace_substring(column, ".", "")
+        column = pc.if_else(pc.match_substring_regex(column, _POINTS % ("" if pointed else "?")), plain, column)
         column = pc.replace_substring_regex(column, _DECIMAL_COMMA, r"\1.\2")
     elif form.decimal == "." or form.separator == ",":  # in the latter they are in quotes
         plain = pc.replace_substring(column, ",", "")

@@ -30,12 +30,15 @@ _TYPOS = 0.1  # share of the rows up to which an odd cell is taken for a mistake
 _MOST_TITLES = 10  # lines before the header that hold words
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
-_BEFORE, _AFTER = r"\s*[-+]?[$€£¥]?[-+]?", r"\s*(?:[%$€£¥]\s*)?"  # not \s*[%]?\s*: the square of a cell's spaces
-_COMMA = re.compile(_BEFORE + r"\d[\d \u00a0\u202f']*,\d+" + _AFTER)
+_BEFORE, _AFTER = r"\s*[-+−]?[$€£¥]?[-+−]?", r"\s*(?:[%$€£¥]\s*)?"  # not \s*[%]?\s*: the square of a cell's spaces
+_COMMA = re.compile(_BEFORE + r"\d[\d \u00a0\u202f'.]*,\d+(?:[eE][-+]?\d+)?" + _AFTER)
 _NAMED = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _DOT = re.compile(_BEFORE + r"\d+\.\d+" + _AFTER)
 _SURROGATES = re.compile("[\udc80-\udcff]")
 _EITHER = re.compile(_BEFORE + r"[1-9]\d{0,2},\d{3}" + _AFTER)  # thousands, or three decimals
+_POINTS = re.compile(_BEFORE + r"[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?" + _AFTER)  # the same with points
+_WHOLE = re.compile(_BEFORE + r"\d{1,3}" + _AFTER)
+_ENOUGH = 3  # cells from which on a way to write numbers is no accident
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class CsvFormat:
 
     ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands. ``skipped``
     is how many lines stand before the header: comments, a title, or the separator as Excel writes it. Not ``pure`` is a
-    file with bytes that are no text in its encoding, or may be; each of them is read as its number.
+    file with bytes that are no text in its encoding, or may be; each of them is read as its number. With decimal commas
+    points separate thousands (``grouped``: some do), except in columns that write decimals with a point (``pointed``).
     """
 
     separator: str | None = None
@@ -52,6 +56,8 @@ class CsvFormat:
     encoding: str | None = None
     skipped: int = 0
     pure: bool = False
+    grouped: bool = False
+    pointed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.separator is not None:
@@ -72,7 +78,7 @@ class CsvFormat:
         if self.separator not in (None, ","):
             parts.append(f"{_SEPARATORS.get(str(self.separator), repr(self.separator))} between cells")
         if self.decimal == ",":
-            parts.append("decimal commas")
+            parts.append("decimal commas" + ", points between thousands" * self.grouped)
         if self.encoding not in (None, "utf-8"):
             parts.append(f"{'Windows-1252 (latin-1)' if self.encoding == 'cp1252' else self.encoding} text")
         if self.skipped:
@@ -157,7 +163,8 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
     if not rows:
         return CsvFormat(separator, given.decimal, encoding, skipped, pure), None
     decimal = given.decimal if given.decimal is not None else _decimal(rows[1:], separator)
-    return CsvFormat(separator, decimal, encoding, skipped, pure), rows[0]
+    grouped, pointed = _points(rows) if decimal == "," else (False, frozenset())
+    return CsvFormat(separator, decimal, encoding, skipped, pure, grouped, pointed), rows[0]
 
 
 def _check_text(path: Path, text: str) -> None:
@@ -241,6 +248,7 @@ def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
     """
     if separator == ",":
         return None
+    _check_points(rows)
     cells = [cell for row in rows for cell in row if "," in cell or "." in cell]
     commas = [cell for cell in cells if _COMMA.fullmatch(cell)]
     if len(commas) <= sum(_DOT.fullmatch(cell) is not None for cell in cells):
@@ -254,6 +262,46 @@ def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
             "--decimal , (decimals) or --decimal . (thousands); in Python csv=CsvFormat(decimal=…)."
         )
     return None
+
+
+def _check_points(rows: Sequence[Sequence[str]]) -> None:
+    """Raise where points may separate thousands: a column of 980 and 1.234, in a file without any decimal comma.
+
+    Whoever writes three decimals writes them everywhere, or drops zeros: then some numbers have one or two.
+
+    >>> _check_points([["980"], ["1.234"], ["36.125"], ["12.5"], ["2.750"]])
+    """
+    if any(_COMMA.fullmatch(cell) for row in rows for cell in row if "," in cell):
+        return
+    groups, whole, others = (Counter[int]() for _ in range(3))
+    for row in rows:
+        for place, cell in enumerate(row):
+            groups[place] += _POINTS.fullmatch(cell) is not None
+            whole[place] += _WHOLE.fullmatch(cell) is not None
+            others[place] += "." in cell and _POINTS.fullmatch(cell) is None
+    if any(count >= _ENOUGH and whole[place] and not others[place] for place, count in groups.items()):
+        raise DataError(
+            "The file has numbers with a point and three digits after it beside whole numbers: thousands or decimals? "
+            "Say which: --decimal , (1.234 is a thousand) or --decimal . (1.234 is about one); in Python "
+            "csv=CsvFormat(decimal=…)."
+        )
+
+
+def _points(rows: Sequence[Sequence[str]]) -> tuple[bool, frozenset[str]]:
+    """Return whether points separate thousands, and the columns in which most of them are decimal points instead.
+
+    >>> _points([["a", "b"], ["1.234", "0.5"], ["1.234.567,8", "36.125"], ["980", "2.25"]])
+    (True, frozenset({'b'}))
+    """
+    groups, others = Counter[int](), Counter[int]()
+    for row in rows[1:]:
+        for place, cell in enumerate(row):
+            if "." in cell:
+                groups[place] += _POINTS.fullmatch(cell) is not None
+                others[place] += _POINTS.fullmatch(cell) is None and _DOT.fullmatch(cell) is not None
+    pointed = {place for place, count in others.items() if count > groups[place]}
+    names = frozenset(rows[0][place] for place in pointed if place < len(rows[0]))
+    return any(count and place not in pointed for place, count in groups.items()), names
 
 
 def _encoding(path: Path) -> tuple[str, bool]:

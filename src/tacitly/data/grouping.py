@@ -53,14 +53,13 @@ def matrix(
         chosen = tuple(source.types) if given is None else given
         check_shape((len(X), len(source.types)), chosen)
         return _frame_floats(source, len(X), chosen, dtype, blank=blank), chosen, None
-    if isinstance(X, Mapping) and not hasattr(X, "tocsr"):  # SciPy keeps one kind of sparse matrix in a dict
+    if hasattr(X, "tocsr"):
+        raise DataError("X is a sparse matrix, and this method fits dense rows: X.toarray() makes them.")
+    if isinstance(X, Mapping):
         raise DataError("X is a mapping. Expected a table: pyarrow.table(X), or a pandas or polars frame of it.")
     array = _array(X, "X")
     if array.ndim != 2:
-        raise DataError(
-            f"X has {array.ndim} dimensions. Expected 2: one row per observation, one column per feature. "
-            "(Make a sparse matrix dense with .toarray().)"
-        )
+        raise DataError(f"X has {array.ndim} dimensions. Expected 2: one row per observation, one column per feature.")
     columns = range(array.shape[1])
     labels = [f"column {j}" for j in columns] if given is None else _labels(given)
     chosen = tuple(f"x{j}" for j in columns) if given is None else given

@@ -100,14 +100,15 @@ class _Looks:
 def _possible(text: str) -> set[str]:
     """Return the kinds that a cell could be."""
     fits = {
-        "number": _is_number(text),
+        "number": is_number(text),
         "boolean": text.lower() in TRUTH,
         "date": _DATE.fullmatch(text) is not None,
     }
     return {kind for kind, possible in fits.items() if possible}
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a cell is a number as people write it."""
     try:
         number_of(text)
     except ValueError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacitly.data.cell_text import text_of
+from tacitly.data.kinds import is_number
 from tacitly.data.schema import Column, Schema
 from tacitly.data.source import Source
 from tacitly.data.validation import Array, numbers
@@ -30,6 +31,8 @@ class Misfit:
     code: str = ""
     """A number that looks like a code for a missing value; empty for none."""
     constant: bool = False
+    mixed: bool = False
+    """Text, most of which are numbers."""
 
 
 def misfits(source: Source, schema: Schema, target: str) -> dict[str, Misfit]:
@@ -81,6 +84,8 @@ def _joined(part: Sequence[Array]) -> Array:
 def _misfit(column: Column, cells: Array) -> Misfit | None:
     if column.kind == "category":
         return _undeclared(column, cells)
+    if column.kind == "hashed":
+        return _mixed(column, cells)
     if column.kind != "number" or not len(cells):
         return None
     values = np.asarray(numbers(column.missing.blanked(cells), np.nan)[0], dtype=np.float64)
@@ -95,6 +100,13 @@ def _misfit(column: Column, cells: Array) -> Misfit | None:
     if len(different) == 1 and len(values) > 1:
         return Misfit("has the same value in every row", constant=True)
     return _code(different, counts)
+
+
+def _mixed(column: Column, cells: Array) -> Misfit | None:
+    """Return that most cells of a text column are numbers: values below a limit (<0.5), or two columns in one."""
+    texts = [text for cell in column.missing.blanked(cells).tolist() if (text := text_of(cell))]
+    share = float(np.mean([is_number(text) for text in texts])) if texts else 0.0
+    return Misfit(f"is text, though {_percent(share)} of its cells are numbers", mixed=True) if share > 0.5 else None
 
 
 def _undeclared(column: Column, cells: Array) -> Misfit | None:

@@ -6,7 +6,7 @@ Both look at the cells, so what they find is for whoever holds the table; nothin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,16 +24,29 @@ def complete_rows(source: Source, columns: Sequence[str]) -> tuple[Source, int]:
 
     Whether a row stays depends on that row alone.
     """
+    return _kept_rows(source, columns, _complete)
 
+
+def without_empty_rows(source: Source, user: str, columns: Sequence[str]) -> Source:
+    """Return the table without rows that hold nothing: no user, and no cell in these columns.
+
+    Spreadsheets write such rows below a table. A row without a user that holds something stays, to be refused.
+    """
+    if not complete_rows(source, [user])[1]:  # reads one column: nearly always there are none
+        return source
+    return _kept_rows(source, list(dict.fromkeys([user, *columns])), _filled)[0]
+
+
+def _kept_rows(source: Source, columns: Sequence[str], kept: Callable[[Sequence[Array]], Array]) -> tuple[Source, int]:
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
         wanted = list(dict.fromkeys([*names, *columns]))
         for cells in source.batches(wanted, rows):
-            whole = _complete([cells[wanted.index(name)] for name in columns])
-            yield [cell[whole] for cell in cells[: len(names)]]
+            keep = kept([cells[wanted.index(name)] for name in columns])
+            yield [cell[keep] for cell in cells[: len(names)]]
 
     left_out = 0
     for cells in source.batches(list(columns), batch_rows(len(columns))):
-        left_out += int(np.count_nonzero(~_complete(cells)))
+        left_out += int(np.count_nonzero(~kept(cells)))
     return (replace(source, batches=batches), left_out) if left_out else (source, 0)
 
 
@@ -72,11 +85,13 @@ def labelled(source: Source, column: str, labels: Sequence[str]) -> Source:
 
 def _coded(values: Array, codes: dict[str, float]) -> Array:
     texts = [text_of(cell) for cell in values.tolist()]
-    strange = sum(bool(text) and text not in codes for text in texts)
+    strange = [text for text in texts if text and text not in codes]
     if strange:
+        folded = {label.casefold() for label in codes}
+        case = " (capital letters count)" if any(text.casefold() in folded for text in strange) else ""
         raise DataError(
-            f"the target has {rows_in_words(strange)} with a label that --classes does not declare. Declare every "
-            "label that may occur, or drop these rows."
+            f"the target has {rows_in_words(len(strange))} with a label that --classes does not declare{case}. "
+            "Declare every label that may occur, or drop these rows."
         )
     return np.array([codes.get(text, np.nan) for text in texts])
 
@@ -154,6 +169,11 @@ def _blanked(values: Array, whole: Array) -> Array:
     blanked = values.astype(object)
     blanked[~whole] = None
     return blanked
+
+
+def _filled(cells: Sequence[Array]) -> Array:
+    """Return which rows have one of these cells, or more."""
+    return np.asarray(np.logical_or.reduce([_complete([values]) for values in cells]))
 
 
 def _complete(cells: Sequence[Array]) -> Array:

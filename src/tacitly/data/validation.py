@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -17,7 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 
-NULL_WORDS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?")
+_NO_RESULT = ("#N/A", "#NV", "#DIV/0!", "#VALUE!", "#WERT!", "#REF!", "#BEZUG!", "#NUM!", "#ZAHL!", "#NAME?", "#NULL!")
+NULL_WORDS = ("", "NA", "N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?", *_NO_RESULT)
 _REAL = (int, float, np.integer, np.floating, np.bool_)
 _TRUTH = {"true": 1.0, "false": 0.0}
 # Two repetitions that can share characters, one after the other, would take the square of a cell's length.
@@ -152,6 +153,8 @@ def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blan
             return np.asarray(numbers(cells.ravel(), np.nan)[0].reshape(cells.shape), dtype=dtype)
     with suppress(Exception):  # NumPy's message shows a cell, so ours is raised without it as its context
         return np.asarray(values, dtype=dtype)
+    if isinstance(values[0] if isinstance(values, list) and values else values, Mapping):
+        raise DataError(f"{what} must be a table or an array. Found a mapping: pandas.DataFrame(…) makes one.")
     raise DataError(f"{what} must be numbers. Found cells that are not.")
 
 
@@ -304,13 +307,13 @@ def number_of(text: str) -> float:
 
     Raises ValueError where it is none.
 
-    >>> number_of("1e3"), number_of("$1200.50"), number_of("45 %"), number_of("12 345.5"), number_of("-€3")
+    >>> number_of("1e3"), number_of("$1200.50"), number_of("45 %"), number_of("12 345.5"), number_of("−€3")
     (1000.0, 1200.5, 45.0, 12345.5, -3.0)
     """
     try:
         return float(text)
     except ValueError:
-        bare = text.strip()
+        bare = text.strip().replace("\u2212", "-")  # the typographic minus
         dressed = _DRESSED.fullmatch(bare[:-1].rstrip() if bare[-1:] in _UNITS else bare)
     if dressed is None:
         raise ValueError("not a number")

@@ -200,7 +200,9 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
     def __getstate__(self) -> dict[str, Any]:
         """Return what other processes get: their copies have an account of their own."""
         state = cast(dict[str, Any], super().__getstate__())
-        return state | {"_copies": Copies()} if "_copies" in state else state
+        if "_copies" not in state:
+            return state
+        return state | {"_copies": Copies(apart=True) if self.ledger is not None else state["_copies"].sent()}
 
     @abstractmethod
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -396,6 +398,8 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
         """State what was released; close the run unless a ledger was given, whose owner closes it."""
         mode, reasons = self._standing(budget)
         statement, account = self._statement(budget), self._account(certified=not reasons)
+        if self.ledger is None and self._copies is not None and self._copies.apart:
+            account = None  # its sum need not be that of all fits
         self.certificate_ = Certificate(
             algorithm=type(self).__name__,
             mode=mode,

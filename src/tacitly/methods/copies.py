@@ -2,8 +2,9 @@
 
 Every fit of a copy is paid for by the same people. So copies keep the ledger of their original, each as a run of its
 own; where there is none they share one in memory, without a ceiling, and the certificate of each states what all fits
-so far cost together. What a search computes from private rows besides (scores, the choice of parameters) goes through
-no door and is not covered: :func:`tacitly.choose` makes a private choice.
+so far cost together. Copies in other processes (``n_jobs``) cannot add to it: from then on no certificate states a sum,
+and a warning names what does, a ledger file. What a search computes from private rows besides (scores, the choice of
+parameters) goes through no door and is not covered: :func:`tacitly.choose` makes a private choice.
 """
 
 from __future__ import annotations
@@ -21,9 +22,23 @@ class SearchWarning(UserWarning):
 class Copies:
     """What an estimator and its copies have in common."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool = False) -> None:
         self._accounts: dict[bool, Ledger] = {}
         self._fits = 0
+        self.apart = apart
+        """Whether some copies are in other processes, so that the account need not know all fits."""
+
+    def sent(self) -> Copies:
+        """Return what copies get that leave this process, or may; say where their fits would be counted."""
+        if not self.apart:
+            self.apart = True
+            message = (
+                "copies of one estimator were sent to other processes, or stored, and what they fit is not counted "
+                "here: certificates state no sum of all fits any more. Give the estimator a ledger file, "
+                "ledger=tacitly.Ledger('people.ledger'), in which all processes add up, or leave out n_jobs."
+            )
+            warnings.warn(message, SearchWarning, stacklevel=4)
+        return Copies(apart=True)
 
     def account(self, *, certified: bool) -> Ledger:
         """Return the account of copies that were given none: one for certified fits, one for others."""

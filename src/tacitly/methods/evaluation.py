@@ -191,6 +191,7 @@ def _losses(models: Sequence[PrivateModel], X: Any, y: Any, users: Any, bound: f
 def _errors(model: PrivateModel, X: Any, y: Any, users: Any, bound: float | None) -> Array:
     if not hasattr(model, "predict"):
         raise ValueError(f"{type(model).__name__} predicts nothing, so there is no loss.")
+    model._check_fitted()
     rows = _readable(model, X)
     personal = hasattr(model, "_loss")
     predicted = model.predict(rows, users) if personal else model.predict(rows)

@@ -158,7 +158,8 @@ class LedgerFile:
         with self._guard:
             if run in self._locks:
                 raise RunInUse(
-                    f"run {run!r} is already open in this process. Finish or abandon it, or choose another name."
+                    f"run {run!r} is already open in this process, for a model that was fitted under that name. "
+                    "Another fit on this ledger needs a name of its own: run='second', say."
                 )
             self._locks[run] = None if self.path is None else self._lock_sidecar(run)
 

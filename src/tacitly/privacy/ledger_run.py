@@ -133,7 +133,9 @@ def check_resumable(found: RunRecord, config: str, plan: str, certified: bool) -
     """Raise unless the stored run is open and equals the requested one."""
     name = found.name
     if found.state == "finished":
-        raise LedgerMismatch(f"run {name!r} is finished. Choose another name for a new run.")
+        raise LedgerMismatch(
+            f"run {name!r} of this ledger is finished. A new fit needs a name of its own: run='second', say."
+        )
     if found.config != config:
         old, new = json.loads(found.config), json.loads(config)
         keys = [key for key in sorted({*old, *new}) if _entry(old, key) != _entry(new, key)]

@@ -60,6 +60,7 @@ def report(
     if target is not None and target.exists():
         raise ValueError(f"{target} exists already. Choose another file, or remove it.")
     if isinstance(model, PrivateModel):
+        model._check_fitted()
         part = PublicPart.of_model(model, name=name)
     else:
         part = PublicPart.of_folder(model, name=name)
@@ -73,7 +74,16 @@ def report(
         target.write_text(page, encoding="utf-8")
     elif target is not None:
         write_private(target, page.encode())
-    return page
+    return _Shown(page)
+
+
+class _Shown(str):
+    """A page that a notebook's last line, or a log, does not print in full: the private edition least of all."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<report: a page of HTML, {len(self):,} characters>"
 
 
 def _page(part: PublicPart, private: list[Section]) -> str:
