@@ -14,15 +14,15 @@ def forget(
     user: Annotated[str, typer.Argument(help="The user's id.", show_default=False)],
     folders: Annotated[list[Path], typer.Argument(help="Model folders, grouped rows, sites.", show_default=False)],
 ) -> None:
-    """Remove a user's rows and head from folders, and say what the released models still promise."""
+    """Remove a user's rows and head from folders, and state what the released models still guarantee."""
     from tacitly.deployment.forget import forget as remove
 
     if not any(folder.exists() for folder in folders) and Path(user).is_dir():
-        raise ValueError(f"the user's id comes first, then folders: tacitly forget {folders[0]!s:.40} {user}")
+        raise ValueError(f"the user's id must come first, then folders: tacitly forget {folders[0]!s:.40} {user}")
     for folder in folders:
         for line in remove(user, folder):
             say(line)
     say(
-        "Remove the rows from your own tables and backups too. The account keeps what was spent, and 8 bytes by which "
-        "its owner could recognise the id."
+        "Remove the rows from your own tables and backups too. The account keeps what was spent, and 8 bytes from "
+        "which its owner could recognise the id."
     )
