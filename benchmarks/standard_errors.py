@@ -1,9 +1,9 @@
 """Do 95 % confidence intervals of population coefficients cover? 500 synthetic populations at ε = 1.
 
 ``python -m benchmarks.standard_errors`` (ten minutes on one core; ``--quick`` for a smoke test). Users have an
-intercept and slopes with a covariance drawn anew for each population, features in random units and offsets, and a
-Poisson number of rows. Some features are constant within users, as age or a school's size is; slopes on those are
-common to all users, because nobody's rows could tell a personal one from the intercept. Every fit finds units
+intercept and slopes with a covariance drawn separately for each population, features in random units and offsets, and a
+Poisson number of rows. Some features are constant within users, like age or a school's size; slopes on these are common
+to all users, because rows of one user cannot distinguish a personal slope from the intercept. Every fit finds units
 privately, draws fresh noise and is certified.
 """
 
