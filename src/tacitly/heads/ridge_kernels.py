@@ -200,7 +200,7 @@ def total_of(values, at, m):
 
 @_kernel
 def _decompose(work, metric, k, count):
-    """Diagonalise the eight systems: eigenvalues (on the diagonal), eigenvectors, right-hand sides in these.
+    """Diagonalise the eight systems: eigenvalues (on the diagonal), eigenvectors, and right-hand sides in their basis.
 
     This works in the coordinates of ``metric``, unless it is empty; eigenvectors are returned in the coordinates of the
     rows. ``work.trace`` is zero for systems that are not finite or too small.

@@ -81,8 +81,8 @@ def test_a_plain_network_passes(batched: bool) -> None:
 @pytest.mark.parametrize(
     ("layer", "name"),
     [
-        (RunningCentre(), r"RunningCentre \(body.1\) keeps"),
-        (Remembers(), r"Remembers \(body.1\) keeps"),
+        (RunningCentre(), r"RunningCentre \(body.1\) stores"),
+        (Remembers(), r"Remembers \(body.1\) stores"),
         (AlwaysDrops(), r"AlwaysDrops \(body.1\) draws"),
         (NumpyNoise(), r"NumpyNoise \(body.1\) draws"),
     ],
