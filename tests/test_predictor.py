@@ -125,7 +125,7 @@ def test_what_a_service_gets_wrong_is_said_in_a_sentence(tmp_path: Path) -> None
         predictor.predict(row)
     with pytest.raises(DataError, match="Found a list of rows"):
         predictor.predict([row])
-    with pytest.raises(DataError, match="all as long"):
+    with pytest.raises(DataError, match="of equal length"):
         predictor.predict({name: [1.0] * (2 if name == "x2" else 1) for name in predictor.features})
     films = tacitly.datasets.make_ratings(100, 10, random_state=0)
     recommender = tacitly.Recommender(epsilon=4.0, items=films.item_ids, rating_range=(1, 5))
