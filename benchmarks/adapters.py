@@ -1,13 +1,14 @@
-"""Do low-rank adapters learn what users share? A made-up language, a public transformer, 2,000 users, ε = 8.
+"""Do low-rank adapters learn what users share? A synthetic language, a public transformer, 2,000 users, ε = 8.
 
     python -m benchmarks.adapters [--quick] [--choose]
 
-A word has a topic (four numbers). The public transformer was trained on texts in the standard language. Users write
-half of their words in a slang that it has never seen, and everybody likes other topics: a user's label for a text is
-the sign of that user's taste times the mean topic of its words. What slang means is common to all users; taste is not.
+Each word has a topic (four numbers). The public transformer was trained on texts in the standard language. Users write
+half of their words in a slang that it has never seen, and each user likes different topics: a user's label for a text
+is the sign of the inner product of that user's taste and the mean topic of the words. The meaning of slang is common to
+all users; taste is not.
 
-Compared in one run: heads alone on the public transformer, adapters shared at ε = 8 (δ = 1e-6), and the same without
-privacy. ``--choose`` tries settings on the language of seed 100; results are those of seeds 0, 1 and 2.
+Three methods are compared in one run: only heads on the public transformer, adapters shared at ε = 8 (δ = 1e-6), and
+the same without privacy. ``--choose`` tries settings on the language of seed 100; results are for seeds 0, 1 and 2.
 """
 
 from __future__ import annotations

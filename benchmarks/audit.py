@@ -1,8 +1,8 @@
 """Audit the papers' flaws, tacitly's estimators, and the papers' mechanisms as printed.
 
-``python -m benchmarks.audit`` (long; shorten it with ``--runs``, ``--quick`` for a smoke test). Every bound is a lower
-bound on ε at 95 % confidence: of claims of Gaussian differential privacy by many canaries in each of a few runs, of
-other claims by one canary in each of many.
+``python -m benchmarks.audit`` (long; shorten it with ``--runs``; ``--quick`` for a smoke test). Every bound is a lower
+bound on ε at 95 % confidence. Claims of Gaussian differential privacy are tested with many canaries in each of a few
+runs, other claims with one canary in each of many runs.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The share is (ours − oracle)/(local − oracle) in population squared error: 0
 100 % as bad as local models. ``python -m benchmarks.families [--parts frontier,wide]`` (a few minutes; ``--quick`` for
 a smoke test).
 
-*Frontier*: fewer users. Beside it an oracle that is told every user's true head and spends the whole budget on one
-noisy sum of unit vectors, Σ (direction of the user's own ridge regression) · headᵀ: what no method knows, at the least
-noise that user-level ε = 1 allows for such a sum. *Wide*: a rank above the true one, 2.
+*Frontier*: fewer users. The reference is an oracle that knows every user's true head and spends the whole budget on one
+noisy sum of unit vectors, Σ (direction of the user's own ridge regression) · headᵀ. No method knows the heads, and the
+noise is the least that user-level ε = 1 allows for such a sum. *Wide*: a rank above the true one, 2.
 """
 
 from __future__ import annotations

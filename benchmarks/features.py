@@ -1,22 +1,22 @@
-"""A public encoder, then what? Private heads on its features: CENTAUR, Private FedRep or MixedEffects, the same users.
+"""Private heads on the features of a public encoder: CENTAUR, Private FedRep or MixedEffects, on the same users.
 
     python -m benchmarks.features [--quick] [--tasks NAME ...] [--seeds N ...] [--workers N] [--out FILE]
 
-Features are ``neural.Features(encoder)``: rows in other columns, at no price, because the encoder is public. CIFAR-10
-by the five convolutions that :mod:`benchmarks.papers.centaur_starts` trains on CIFAR-100; the writers of MNIST by the
-fixed filters of :func:`tacitly.neural.image_network`, which need no data. Columns are public principal directions, the
-leading ones. Then, with ten classes, δ = 1e-5, and at each ε:
+Features are ``neural.Features(encoder)``: rows in other columns, without privacy cost, because the encoder is public.
+For CIFAR-10 it is the five convolutions that :mod:`benchmarks.papers.centaur_starts` trains on CIFAR-100; for the
+writers of MNIST, the fixed filters of :func:`tacitly.neural.image_network`, which need no data. Columns are the leading
+public principal directions. Then, with ten classes, δ = 1e-5, and for each ε:
 
-* *heads alone*: everybody fits a head to the columns; nothing is shared;
-* *CENTAUR*: one learned unit per class beside the columns (``neural.LinearWithSkip``), with the settings that
+* *heads alone*: every user fits a head to the columns; nothing is shared;
+* *CENTAUR*: one learned unit per class in addition to the columns (``neural.LinearWithSkip``), with the settings that
   centaur_starts chose on its development split;
 * *PrivateFedRep*: nine shared directions of the columns, softmax heads;
-* *MixedEffects*: a population's classifier and personal deviations.
+* *MixedEffects*: a classifier for the population and personal deviations.
 
-The last two have no settings but the number of columns. On the development split of CIFAR-10 (n = 500, S = 5, ε = 1),
-users of seed 7, a hundred of them tested on every fifth image, MixedEffects had 56.1, 61.9 and 63.6 % with 16, 32 and
-64 columns (97, 133 and 305 s), PrivateFedRep 63.3 and 64.4 % with 32 and 64. Test accuracy, mean over users; all
-methods answer with classes that the user's own rows contain.
+The last two have no settings except the number of columns. On the development split of CIFAR-10 (n = 500, S = 5, ε =
+1), users of seed 7, a hundred of them tested on every fifth image, MixedEffects had 56.1, 61.9 and 63.6 % with 16, 32
+and 64 columns (97, 133 and 305 s), and PrivateFedRep 63.3 and 64.4 % with 32 and 64. Results are test accuracies, as
+means over users; all methods predict only classes that the user's own rows contain.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""What can 300 users buy at ε = 1? Designs of a private start beside an oracle (d = 50, k = 2, 10 rows, noise 0.01).
+"""What can 300 users achieve at ε = 1? Designs of a private start and an oracle (d = 50, k = 2, 10 rows, noise 0.01).
 
-The share of the subspace that is missed, the mean squared sine of its angles, for designs that spend the whole budget
-on the basis: no scales, no whitening, no population. All are noisy sums over users of contributions of norm one, with
-noise σ = 1/μ(ε = 1, δ = 1e-6) over the root of their share; noise is drawn with a seed, outside of the doors, to
-compare designs, not to certify anything.
+The results are mean squared sines of the angles to the true subspace, for designs that spend the whole budget on the
+basis: no scales, no whitening, no population. All designs are noisy sums over users of contributions of norm one, with
+noise σ = 1/μ(ε = 1, δ = 1e-6) divided by the root of their share of the budget. Noise is drawn with a seed, outside of
+the federation's releases, to compare designs; nothing is certified.
 
-* *votes, then rounds*: the library's, a share for direction votes and the rest for rounds of corrections;
-* *power rounds*: d×k numbers each, Σ a·(direction of aᵀQ) for users' directions a, from a random Q; Q is then the last
-  release's column space, or that of all releases together;
+* *votes, then rounds*: the library's design, a share for direction votes and the rest for rounds of corrections;
+* *power rounds*: d×k numbers each, Σ a·(direction of aᵀQ) for users' directions a, from a random Q; Q is then the
+  column space of the last release, or of all releases together;
 * *votes, then power rounds*: Q maximises the likelihood of votes and rounds together;
-* *votes, weighted*: a user's direction counts by the length of their own fit, a measure of how much of it lies in the
-  subspace; the longest tenth count in full (a quantile that is told, not paid for);
-* *groups*: sample and aggregate, as private subspace estimators do whose noise does not grow with d (Tsfadia 2024).
-  Each group of users computes its own subspace P without noise, and the mean of all P is released. Where groups agree,
-  noise follows the distance between them instead of their size. Here the largest distance is told, and the test whether
-  groups agree, which needs at least log(1/δ)/ε = 14 groups, is left out: better than any private version can be;
-* *told all heads*: one sum Σ a·headᵀ: what no method knows.
+* *votes, weighted*: a user's direction is weighted by the length of their own fit, which measures how much of it lies
+  in the subspace; the longest tenth have full weight (a quantile that is given, not paid for);
+* *groups*: sample and aggregate, like private subspace estimators whose noise does not grow with d (Tsfadia 2024). Each
+  group of users computes its own subspace P without noise, and the mean of all P is released. If groups agree, noise is
+  proportional to the distance between them instead of their size. Here the largest distance is given, and the test
+  whether groups agree, which needs at least log(1/δ)/ε = 14 groups, is left out, so this is better than any private
+  version can be;
+* *told all heads*: one sum Σ a·headᵀ, which uses heads that no method knows.
 
 ``python -m benchmarks.few_users`` (a minute; ``--quick`` for a smoke test).
 """

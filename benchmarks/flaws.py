@@ -1,4 +1,4 @@
-"""Small models of the flaws in the papers' mechanisms: each with the neighbours that break it, and corrected.
+"""Small models of the flaws in the papers' mechanisms: each with neighbours that break it, and corrected.
 
 A case draws many independent runs at once in two neighbouring worlds and returns the statistics of an attacker who
 knows everything except which world it is. Identifiers are those of the privacy specification: F CENTAUR, P FedPower,

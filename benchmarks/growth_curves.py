@@ -1,8 +1,8 @@
 """Draw what a private mixed model knows about growth: the egsingle panel, mathematics scores of pupils over six years.
 
 ``python -m benchmarks.growth_curves`` (seconds). Fits MixedEffects at ε = 1 and draws the population's line with its
-confidence band, the spread of pupils, and three made-up pupils: drawn from the public prior, not from anybody's rows,
-each with a few made-up tests and the personal line and band that these give. Nothing in the picture is private.
+confidence band, the variation between pupils, and three synthetic pupils, drawn from the public prior and not from any
+rows: each has a few synthetic tests and the personal line and band that result. Nothing in the picture is private.
 """
 
 from __future__ import annotations

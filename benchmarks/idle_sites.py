@@ -1,8 +1,9 @@
-"""Measure the processor time of a federation that waits: coordinator, its link process, and nodes, on this machine.
+"""Measure the processor time of a waiting federation: coordinator, its link process, and nodes, on this machine.
 
-A coordinator and all of its sites but one run as they do in production (TLS, keys, Flower's processes). The coordinator
-waits for the last site, the others for an ask. When all of its programs have started and a minute has passed, the
-processor time of every process is read, and once more after another minute. The goal: under 2 % of a core together.
+A coordinator and all of its sites except one run as in production (TLS, keys, Flower's processes). The coordinator
+waits for the last site, and the other sites wait for a query. When all programs have started and a minute has passed,
+the processor time of every process is read, and once more after another minute. The goal is less than 2 % of a core in
+total.
 
 ``python -m benchmarks.idle_sites [--sites 3] [--quick]``. It reads ``/proc``, so it needs Linux.
 """

@@ -1,4 +1,4 @@
-"""Load image data sets from folders outside the repository, as rows of values from 0 to 1."""
+"""Load image data sets from folders outside of the repository, as rows of values from 0 to 1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Do all fits of 1,000 users converge? Private FedRep's basis, round by round.
 
-d = 50, k = 2, 10 rows per user, ε = 1, the estimator's own plan. What is missed of the worse of the two directions is
-1 − cos² of its angle to the true subspace. Fits are divided by whether the last basis misses more than a thousandth.
+d = 50, k = 2, 10 rows per user, ε = 1, the estimator's own plan. The error is 1 − cos² of the larger of the two angles
+to the true subspace. Fits are grouped by whether the error of the last basis exceeds a thousandth.
 
 ``python -m benchmarks.late_starts`` (a minute; ``--quick`` for a smoke test).
 """

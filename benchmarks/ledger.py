@@ -1,8 +1,8 @@
-"""Check that a ledger forgets nothing and overspends nothing when writers are killed, race, and run out of disk.
+"""Check that a ledger loses no entries and never overspends when writers are killed, race, and run out of disk.
 
-Writers draw releases from one account and note each value the moment it is returned. They are killed at random moments,
-two at a time, some of them under a limit on the size of files, which acts as a full disk. After every kill the ledger
-is opened again. It must hold every value that was ever returned, unchanged, and never have debited more than its
+Writers draw releases from one account and record each value when it is returned. They are killed at random moments, two
+at a time, some of them under a limit on the size of files, which acts as a full disk. After every kill the ledger is
+opened again. It must contain every value that was ever returned, unchanged, and must never have debited more than its
 ceiling.
 
 ``python -m benchmarks.ledger [--quick]``

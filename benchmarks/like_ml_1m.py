@@ -1,11 +1,11 @@
-"""Write a folder in the format of MovieLens 1M whose ratings are made up, for ``python -m benchmarks.ratings FOLDER``.
+"""Write synthetic ratings in the format of MovieLens 1M, for ``python -m benchmarks.ratings FOLDER``.
 
-Titles, genres and years are those of films up to 2000 in MovieLens latest-small, and so is what features say about
-ratings on average. Sizes and skew are those published for MovieLens 1M: 6,040 users with 20 to 2,314 ratings each,
-3,883 films of which a few hundred have most of the million ratings. A rating has parts for the user's level, the user's
-genres, the film, ten factors, and noise. Their sizes were chosen so that a user's mean, user and item means together
-and a factorisation without privacy have about the published errors (1.036, 0.929 and 0.873). Users choose what is
-popular, and what they like.
+Titles, genres and years are those of films up to 2000 in MovieLens latest-small; so is the average relation of features
+and ratings. Sizes and skew are those published for MovieLens 1M: 6,040 users with 20 to 2,314 ratings each, and 3,883
+films of which a few hundred have most of the million ratings. A rating is a sum of the user's level, the user's genres,
+the film, ten factors, and noise. Their sizes were chosen so that a user's mean, user and item means together and a
+factorisation without privacy have about the published errors (1.036, 0.929 and 0.873). Users choose films that are
+popular, and films that they like.
 
 ``python -m benchmarks.like_ml_1m FOLDER --seed 100``.
 """

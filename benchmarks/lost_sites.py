@@ -1,11 +1,11 @@
-"""Kill a third of the sites of a masked run, as processes on this machine, and see whether it ends and when.
+"""Kill a third of the sites of a masked run, as processes on this machine, and measure whether and when it ends.
 
-A coordinator and its sites run as they do in production: TLS, keys, Flower's processes, masked sums. When some releases
-are out, a third of the sites is killed (SIGKILL) in the middle of a round, and nobody starts them again. The run must
-end by itself, its certificate must verify, and the sites that are left must have heads.
+A coordinator and its sites run as in production: TLS, keys, Flower's processes, masked sums. After some releases, a
+third of the sites is killed (SIGKILL) in the middle of a round, and they are not restarted. The run must end by itself,
+its certificate must verify, and the remaining sites must have heads.
 
-``python -m benchmarks.lost_sites [--sites 9] [--none] [--quick]``; ``--none`` also runs with nobody killed, to compare
-with.
+``python -m benchmarks.lost_sites [--sites 9] [--none] [--quick]``; ``--none`` also runs without killing sites, for
+comparison.
 """
 
 from __future__ import annotations

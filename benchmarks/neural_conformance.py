@@ -1,8 +1,8 @@
 """Compare one user's update computed alone with its row in a batch of users, on this device.
 
-Relative distances ‖together − alone‖/‖alone‖ over users, in float64 and in float32 (TF32 off and on), for CENTAUR's
-LeNet and the perceptron; and whether changing one user's rows (NaN, 1e30, other rows, fewer rows) changes any bit of
-another user's update. Needs PyTorch and NumPy only.
+Results are relative distances ‖together − alone‖/‖alone‖ over users, in float64 and in float32 (TF32 off and on), for
+CENTAUR's LeNet and the perceptron; and whether changing one user's rows (NaN, 1e30, other rows, fewer rows) changes any
+bit of another user's update. Needs PyTorch and NumPy only.
 
     python -m benchmarks.neural_conformance [--quick]
 """

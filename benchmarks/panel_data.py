@@ -1,9 +1,8 @@
 """Seven real panels as (rows, targets, users): which columns are used, and why.
 
-Rule for features: every column that would be known beside the target, without ids, without the target itself, its lags
-and its transforms; year as a number; counts and money on a log scale where they span orders of magnitude (a public
-choice);
-categories as indicators. Missing cells are filled with the mean of the column.
+Rule for features: every column that would be known together with the target, except ids, the target itself, its lags
+and its transforms. Year is a number; counts and money are on a log scale if they span orders of magnitude (a public
+choice); categories are indicators. Missing cells are filled with the mean of the column.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Classes and counts of real panels: the private population prior beside what people would use instead.
+"""Classes and counts of real panels: the private population prior compared with alternatives.
 
 ``python -m benchmarks.panel_losses`` (about 20 minutes on two cores; ``--quick`` for a smoke test; ``--only NAME``). A
-fifth of each user's rows (at least one) is held out, as in :mod:`benchmarks.panels`; log loss for classes, mean Poisson
-deviance for counts, on the held-out rows, mean over the splits and, for private fits, four draws of noise in each.
+fifth of each user's rows (at least one) is held out, as in :mod:`benchmarks.panels`. Results are log loss for classes
+and mean Poisson deviance for counts, on the held-out rows: means over the splits and, for private fits, over four draws
+of noise in each.
 
-Targets: union membership (wagepan), which the method was developed on beside synthetic hierarchies; patents
-(instinnovation) and grade A in chemistry, the highest score (chem97), which were run once it was finished. Features as
-in :mod:`benchmarks.panel_data`.
+Targets: union membership (wagepan), on which the method was developed together with synthetic hierarchies; patents
+(instinnovation) and grade A in chemistry, the highest score (chem97), which were run once after it was finished.
+Features are those of :mod:`benchmarks.panel_data`. in :mod:`benchmarks.panel_data`.
 
 The mixed model is :class:`~tacitly.baselines.mixed_loss_model.MixedLossModel`: maximum likelihood, full covariance
-of intercept and slopes. The user mean has one more row, of the mean of all users, so that its log loss is finite.
+of intercept and slopes. The user mean includes one more row, the mean of all users, so that its log loss is finite.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Real panels: the private population prior beside what people would use instead.
+"""Real panels: the private population prior compared with alternatives.
 
 ``python -m benchmarks.panels`` (about an hour on two cores; ``--quick`` for a smoke test; ``--only NAME``). A fifth of
-each user's rows (at least one) is held out; users with a single row are left out. RMSE on the held-out rows, mean over
-five splits; private methods draw noise once per split; the ratio to the mixed model is a median over splits, because
-maximum likelihood with a full covariance extrapolates wildly in two splits of mathpnl. MixedEffects gets raw columns
-and finds units privately, paid from the budget; all others get columns scaled to [−1, 1] by their ranges, for nothing.
+each user's rows (at least one) is held out; users with a single row are left out. Results are RMSEs on the held-out
+rows, as means over five splits; private methods draw noise once per split. The ratio to the mixed model is a median
+over splits, because maximum likelihood with a full covariance extrapolates wildly in two splits of mathpnl.
+MixedEffects gets raw columns and finds units privately, paid from the budget; all other methods get columns scaled to
+[−1, 1] by their ranges, without paying for them.
 
-Developed on three of the panels. The other four, reported apart, were run when the method was finished and again after
-each later change; that intervals are narrowed with care was decided knowing that those on insteval covered 0.865
-without it, and kept when a later version without it covered 0.853 there.
+The method was developed on three of the panels. The other four, reported separately, were run when it was finished and
+again after each later change. The decision to narrow intervals with care was made knowing that those on insteval
+covered 0.865 without it, and it was kept when a later version without it covered 0.853 there.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""What ``tacitly plan`` predicts, beside what a fit then achieves.
+"""What ``tacitly plan`` predicts, compared with what a fit then achieves.
 
 ``python -m benchmarks.plan`` (minutes; ``--quick`` for a smoke test; ``--only NAME``). Twelve shapes and seven panels.
-Of a shape the plan gets the public numbers; the fit then gets fresh users from other code, whose columns are as tables
-have them: correlated, heavy-tailed, in other units. (That columns are yes or no is told, by a schema: it is public.) Of
-a panel the plan gets 100 users, drawn at random and treated as public, and the number of the others (at most 4,000);
-the fit gets the others, a fifth of their rows held out.
+For a shape the plan gets the public numbers. The fit gets new users from other code, with columns as in real tables:
+correlated, heavy-tailed, in other units. (A public schema declares which columns are yes/no.) For a panel the plan gets
+100 users, drawn at random and treated as public, and the number of the other users (at most 4,000); the fit gets the
+others, with a fifth of their rows held out.
 
-Shares are those of :mod:`tacitly.planning.curve`, for MixedEffects: ratios of means over fresh draws or splits, beside
-the plan's over simulations. A prediction is within the promise if it is within a factor of two of what is achieved, or
-within two percentage points. Where a fit is a lottery a mean of a few fits says nothing: there are four fits or more,
-until the standard error of the share is below a tenth of it or half a point, but at most 60. Where less than half is
-achieved, one more win, of half of what is possible, counts towards that error: two dozen fits that gave nothing do not
-show that one in twenty gives something.
+Shares are those of :mod:`tacitly.planning.curve`, for MixedEffects: ratios of means over new draws or splits, compared
+with the plan's over simulations. A prediction is within the promise if it is within a factor of two of what is
+achieved, or within two percentage points. If results of fits vary widely, the mean of a few fits is meaningless. So
+there are at least four fits, until the standard error of the share is below a tenth of it or half a point, but at most
+60. If less than half is achieved, one additional fit with half of what is possible is included in that standard error,
+because two dozen fits that gained nothing do not show that fewer than one in twenty gains something.
 
-The planner was developed on the first half of the shapes and on three of the panels, and on other shapes; the others
-are marked as held out.
+The planner was developed on the first half of the shapes, on three of the panels, and on other shapes; the others are
+marked as held out.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Ratings: the private recommender beside what people would use instead, on the same split and the same true ε.
+"""Ratings: the private recommender compared with alternatives, on the same split and the same true ε.
 
 ``python -m benchmarks.ratings`` runs MovieLens latest-small and Jester from the folder of data sets;
-``python -m benchmarks.ratings FOLDER`` any MovieLens (100k, 1M, 10M, 20M, 25M, latest) or Jester table of your own.
-``--epsilon 1 --epsilon 4`` chooses budgets, ``--splits`` how many splits are averaged, ``--fast`` leaves out the slow
-baselines, ``--set jester`` runs one set, ``--only DPALS`` measures some methods again, ``--quick`` is a smoke test on
-generated ratings. A fifth of each user's ratings is held out. Results of a folder of your own are kept under its name.
-``python -m benchmarks.like_ml_1m FOLDER`` writes a folder like MovieLens 1M, with ratings that are made up.
+``python -m benchmarks.ratings FOLDER`` runs any MovieLens (100k, 1M, 10M, 20M, 25M, latest) or Jester table of your
+own. ``--epsilon 1 --epsilon 4`` chooses budgets, ``--splits`` the number of splits for averages, ``--fast`` leaves out
+the slow baselines, ``--set jester`` runs one set, ``--only DPALS`` measures some methods again, ``--quick`` is a smoke
+test on generated ratings. A fifth of each user's ratings is held out. Results of your own folder are stored under its
+name. ``python -m benchmarks.like_ml_1m FOLDER`` writes a folder like MovieLens 1M, with synthetic ratings.
 
 The unit of privacy is the user with all ratings, δ = 1e-6, zero-out. NDCG counts held-out ratings above the lowest as
 gains, among all items that the user has not rated. The recommender's constants were chosen on generated ratings of
-other seeds; the shrinkage of tastes and of factors of plays was written after looking at MovieLens latest-small, whose
+other seeds. The shrinkage of tastes and of factors of plays was written after looking at MovieLens latest-small, so its
 rows are slightly optimistic.
 """
 

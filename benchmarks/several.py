@@ -1,4 +1,4 @@
-"""Run independent fits, several at a time, and keep every row as it comes."""
+"""Run independent fits, several at a time, and store every row as soon as it is computed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Real panels with a shared basis: heads that shrink to a private population, beside what people would use instead.
+"""Real panels with a shared basis: heads that shrink to a private population, compared with alternatives.
 
 ``python -m benchmarks.shared_basis_panels`` (half an hour on two cores; ``--quick`` for a smoke test; ``--only NAME``).
-A fifth of each user's rows (at least one) is held out; RMSE on it, mean over splits. Columns are scaled to [−1, 1] by
-their ranges. "Unseen" predicts the held-out rows as if nobody knew whose they are: the population's prediction.
+A fifth of each user's rows (at least one) is held out; results are RMSEs on it, as means over splits. Columns are
+scaled to [−1, 1] by their ranges. "Unseen" predicts the held-out rows as if their users were unknown: the population's
+prediction.
 
-Developed on three of the panels; the four others were run once, when the method was finished.
+The method was developed on three of the panels; the four others were run once, when it was finished.
 """
 
 from __future__ import annotations

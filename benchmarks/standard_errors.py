@@ -1,14 +1,14 @@
 """Do 95 % confidence intervals of population coefficients cover? 500 synthetic populations at ε = 1.
 
 ``python -m benchmarks.standard_errors`` (twenty minutes on one core; ``--quick`` for a smoke test). Users have an
-intercept and slopes with a covariance drawn anew for each population, features in random units and offsets, and a
-Poisson number of rows. Some features are constant within users, as age or a school's size is; slopes on those are
-common to all users, because nobody's rows could tell a personal one from the intercept. Every fit finds units
+intercept and slopes with a covariance drawn separately for each population, features in random units and offsets, and a
+Poisson number of rows. Some features are constant within users, like age or a school's size; slopes on these are common
+to all users, because rows of one user cannot distinguish a personal slope from the intercept. Every fit finds units
 privately, draws fresh noise and is certified.
 
-For classes and counts the same law gives log odds and log rates, with standardised features: in random offsets an
-intercept would be the log odds of a row that is far from all others. Counts have errors of variance 0.09 beyond those
-of a Poisson law.
+For classes and counts, the same distribution gives log odds and log rates, with standardised features: with random
+offsets, an intercept would be the log odds of a row that is far from all others. Counts have overdispersion: the
+variance of log rates between rows of a user is 0.09.
 """
 
 from __future__ import annotations

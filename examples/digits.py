@@ -1,11 +1,11 @@
 """Digits by writer.
 
-Writers share what a digit looks like, and each has a hand of their own and writes some digits more than others. The
-network's body is learned from all writers under user-level privacy; each writer's head stays on their device.
+Writers share what a digit looks like, but each has their own handwriting and writes some digits more often than others.
+The network's body is learned from all writers under user-level privacy; each writer's head stays on their device.
 
-The digits are scikit-learn's (8 × 8 pixels, real, but without saying who wrote which). The writers here are made up:
-each has an account number of three digits, and shifts and slants them in a way of their own. Needs
-``pip install tacitly[neural]``. ``python examples/digits.py 1000`` for more writers.
+The digits are scikit-learn's (8 × 8 pixels, real, but without their writers). The writers here are synthetic: each has
+an account number of three digits, and shifts and slants the digits in their own way. Needs ``pip install
+tacitly[neural]``. ``python examples/digits.py 1000`` for more writers.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """Visits by patient: counts.
 
 An insurer counts doctor visits per patient and half-year. Counts are whole numbers, never negative, and some patients
-come much more often than others. That is a Poisson model with personal rates: ``loss="poisson"``.
+come much more often than others. The model for this is a Poisson model with personal rates: ``loss="poisson"``.
 
-The patients are made up.
+The patients are synthetic.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """Films by viewer: a private recommender.
 
-Which films are good, which are popular, what tastes look like: learned from everybody's ratings. What you like stays
-with you, and so does what you have seen. On generated ratings, or on a MovieLens folder if you have one:
-``python examples/films.py ml-1m``.
+Which films are good, which are popular, and how tastes vary is learned from the ratings of all viewers. Your own tastes
+and the list of films that you have seen stay with you. It runs on generated ratings, or on a MovieLens folder if you
+have one: ``python examples/films.py ml-1m``.
 """
 
 import sys

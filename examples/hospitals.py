@@ -1,9 +1,9 @@
 """Private PCA across hospitals.
 
-Eight hospitals measure the same twelve laboratory values. Which values move together, over all patients? The components
-are to be published; no patient's row may be told from them. There is no target, so this is ``FedPower``.
+Eight hospitals measure the same twelve laboratory values. Which values vary together, over all patients? The components
+will be published, and must not reveal any patient's row. There is no target, so the method is ``FedPower``.
 
-The hospitals and their patients are made up.
+The hospitals and their patients are synthetic.
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
-"""Plug in a PyTorch model.
+"""Use your own PyTorch model.
 
-Any ``nn.Module`` that you can split in two will do: the body is shared and learned privately, the head is personal.
+You can use any ``nn.Module`` that you can split in two: the body is shared and learned privately, the head is personal.
 Here thermostats learn what a household finds comfortable, which is not linear in temperature and humidity.
 
-The households are made up. Needs ``pip install tacitly[neural]``. ``python examples/own_network.py 5000`` for more of
-them.
+The households are synthetic. Needs ``pip install tacitly[neural]``. ``python examples/own_network.py 5000`` for more
+households.
 """
 
 import sys

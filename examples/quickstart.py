@@ -1,7 +1,7 @@
 """Quick start: fit, score, personalize, verify.
 
-The shortest complete use of the library, on synthetic users: a shared model, a head for somebody new, and a certificate
-that is checked.
+The shortest complete use of the library, on synthetic users: a shared model, a head for a new user, and the
+verification of a certificate.
 """
 
 import tempfile

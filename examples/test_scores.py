@@ -1,9 +1,9 @@
 """Test scores by pupil.
 
-Pupils take a mathematics test every year. Each has a level and a pace of their own. A school wants a growth curve with
-an interval for each pupil, and a district wants the average curve, without anybody's tests being told from it.
+Pupils take a mathematics test every year. Each has their own level and pace. A school wants a growth curve with an
+interval for each pupil, and a district wants the average curve, which must not reveal any pupil's tests.
 
-Run it as it is for made-up pupils, or with the panel ``egsingle`` of the R package mlmRev:
+Run it without arguments for synthetic pupils, or with the panel ``egsingle`` of the R package mlmRev:
 ``python examples/test_scores.py egsingle.csv.gz``. Both have the same columns.
 """
 

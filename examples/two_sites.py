@@ -1,7 +1,7 @@
 """Two sites over Flower.
 
-Two sites and a coordinator on this machine, each in a folder of its own, as three programs. The commands are those of
-a real deployment (docs/deploy.md), with a local address. Rows and heads never leave their site's folder.
+Two sites and a coordinator on this machine, each with its own folder, as three programs. The commands are those of a
+real deployment (docs/deploy.md), with a local address. Rows and heads never leave their site's folder.
 Needs ``pip install tacitly[flower]``.
 """
 

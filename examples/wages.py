@@ -1,11 +1,11 @@
 """Wages by person.
 
-Each person has a wage in several years. What does a year of schooling bring, how much do people differ, and what will
-this person earn next year? Nobody's wages may be told from what is published.
+Each person has a wage in several years. What is the effect of a year of schooling, how much do people differ, and what
+will this person earn next year? What is published must not reveal any person's wages.
 
-Run it as it is for made-up people, or with the panel of Vella and Verbeek (1998) if you have it:
+Run it without arguments for synthetic people, or with the panel of Vella and Verbeek (1998) if you have it:
 ``python examples/wages.py wagepan.csv.gz``. Both have the same columns. The panel has 545 people, which are few for
-ε = 1: in some runs the model says that noise hides the features, and everybody falls back on their own mean.
+ε = 1: in some runs the model reports that noise hides the features, and all predictions are people's own means.
 """
 
 import sys

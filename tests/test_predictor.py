@@ -152,14 +152,14 @@ def test_what_a_service_gets_wrong_is_said_in_a_sentence(tmp_path: Path) -> None
     predictor = tacitly.Predictor(tacitly.save(model.fit(DATA.X, y, DATA.users), tmp_path / "model"))
     assert repr(predictor) == "Predictor(features=['x0', 'x1', 'x2', 'x3'])"
     row = {name: 1.0 for name in predictor.features}
-    with pytest.raises(DataError, match="lists of cells, also for one row"):
+    with pytest.raises(DataError, match="lists of cells, even for one row"):
         predictor.predict(row)
     with pytest.raises(DataError, match="Found a list of rows"):
         predictor.predict([row])
-    with pytest.raises(DataError, match="all as long"):
+    with pytest.raises(DataError, match="of equal length"):
         predictor.predict({name: [1.0] * (2 if name == "x2" else 1) for name in predictor.features})
     films = tacitly.datasets.make_ratings(100, 10, random_state=0)
     recommender = tacitly.Recommender(epsilon=4.0, items=films.item_ids, rating_range=(1, 5))
     recommender.fit(films.users, films.item_ids[films.items], films.values)
-    with pytest.raises(DataError, match="holds a Recommender, which a Predictor does not read"):
+    with pytest.raises(DataError, match="holds a Recommender, which Predictor cannot read"):
         tacitly.Predictor(tacitly.save(recommender, tmp_path / "films"))

@@ -1,10 +1,10 @@
 """Learn together without telling.
 
-Many users, each with a little private data, learn what they have in common under user-level differential privacy; each
-keeps a small personal model that nobody else ever sees.
+Many users, each with a little private data, learn what they have in common under user-level differential privacy. Each
+user keeps a small personal model that no other user ever sees.
 
-Estimators come from the methods' own descriptions (:mod:`tacitly.methods.registry`). Heavy modules (Numba,
-scikit-learn, pyarrow) load when a name is first used, so that ``tacitly --help`` is quick.
+Estimators are listed in the methods' own descriptions (:mod:`tacitly.methods.registry`). Heavy modules (Numba,
+scikit-learn, pyarrow) are loaded on first use, so that ``tacitly --help`` is fast.
 
 >>> import tacitly
 >>> sorted(name for name in dir(tacitly) if name.startswith("Private"))
@@ -109,7 +109,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    import difflib  # not at every start
+    import difflib  # not imported at every start
 
     meant = difflib.get_close_matches(name, __all__, 1)
     also = f". Did you mean {meant[0]!r}?" if meant else ""

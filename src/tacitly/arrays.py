@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-"""Double precision: everything public, and every contribution."""
+"""Double precision: all public values, and all contributions."""
 
 Rows = npt.NDArray[np.floating]
 """Private rows (or targets), float32 or float64 as the cohort stores them."""
 
 Offsets = npt.NDArray[np.int64]
-"""Where each user's rows begin: user i has rows offsets[i] to offsets[i + 1]."""
+"""Start of each user's rows: user i has rows offsets[i] to offsets[i + 1]."""
 
-_AT_ONCE = 2048  # rows whose columns stay in cache
+_AT_ONCE = 2048  # number of rows whose columns stay in cache
 
 Kind = TypeVar("Kind", bound=np.generic)
 
@@ -33,7 +33,7 @@ def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
 
 
 def per_user(values: Array, offsets: Offsets) -> Array:
-    """Add up the rows of each user, one after the other; zero for a user without rows.
+    """Add up the rows of each user, one after another; zero for a user without rows.
 
     >>> per_user(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 2, 3])).ravel()
     array([3., 0., 5.])
@@ -48,9 +48,9 @@ def per_user(values: Array, offsets: Offsets) -> Array:
 
 
 def rows_times(X: Rows, matrix: Array) -> Array:
-    """Return X·matrix; each row's result depends on that row alone, to the last bit, which BLAS does not promise.
+    """Return X·matrix; each row's result depends on that row only, to the last bit, which BLAS does not guarantee.
 
-    Columns of X are added one after the other. For a small number of columns; compiled kernels are for others.
+    Columns of X are added one after another. Use it for a small number of columns, and compiled kernels for more.
 
     >>> rows_times(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0], [1.0]]))
     array([[3.],
@@ -67,10 +67,10 @@ def rows_times(X: Rows, matrix: Array) -> Array:
 
 
 def row_products(first: Array, second: Array) -> Array:
-    """Return the sum of products of each pair of rows; it depends on that pair alone, to the last bit.
+    """Return the sum of products of each pair of rows; it depends on that pair only, to the last bit.
 
-    Rows have to lie one after the other. Where columns do, NumPy adds up in another order for one row than for several,
-    and so tells how many rows there are.
+    The arrays must be row-major. If they are column-major, NumPy sums one row in another order than several rows, and
+    so reveals whether there is only one row.
 
     >>> row_products(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 1.0], [2.0, 0.0]]))
     array([3., 6.])

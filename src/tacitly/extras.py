@@ -1,4 +1,4 @@
-"""One-sentence advice where an optional library is not installed."""
+"""One-sentence advice if an optional library is not installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXTRAS = {
 
 
 def advice(error: ModuleNotFoundError) -> str | None:
-    """Return what to install, where a module of an extra was not found; None for any other module.
+    """Return what to install if a module of an extra was not found; None for any other module.
 
     >>> advice(ModuleNotFoundError("No module named 'ray'", name="ray"))
     "the engine 'ray' needs Ray: pip install 'tacitly[ray]'."

@@ -24,10 +24,10 @@ def save_head(head: Any, path: str | os.PathLike[str]) -> None:
 
 
 def head_content(head: Any) -> dict[str, Any]:
-    """Return a head as plain data: a posterior, a network's, or weights, intercept and own coordinates."""
+    """Return a head as plain data: a posterior, a network's head, or weights, intercept and own coordinates."""
     if isinstance(head, Posterior):
         return {"posterior": head.numbers.tolist()}
-    if hasattr(head, "held"):  # a network's, whose class needs PyTorch
+    if hasattr(head, "held"):  # a network's head, whose class needs PyTorch
         return {"head": head.head.tolist(), "held": head.held.tolist()}
     content: dict[str, Any] = {"weights": head.weights.tolist(), "intercept": np.asarray(head.intercept).tolist()}
     if head.values.size:

@@ -89,7 +89,7 @@ def denoise_spectrum(values: Array, level: float) -> Array:
 
 
 def spike_size(values: Array, level: float) -> Array:
-    """Return the true eigenvalue ℓ behind each noisy x = ℓ + s²/ℓ, s = ``level``; 0 inside the noise's edge 2s.
+    """Return the true eigenvalue ℓ of each noisy x = ℓ + s²/ℓ, s = ``level``; 0 inside the noise's edge 2s.
 
     >>> spike_size(np.array([10.1, 1.5]), 1.0).round(3)
     array([10.,  0.])
@@ -99,7 +99,7 @@ def spike_size(values: Array, level: float) -> Array:
 
 
 def james_stein(values: Array, noise: float) -> float:
-    """Return by what to multiply values whose noise is known, so that they are nearer the truth on average.
+    """Return the factor by which values with known noise are shrunk, to be closer to the truth on average.
 
     >>> james_stein(np.array([3.0, 4.0]), 1.0), james_stein(np.array([0.1, 0.1]), 1.0)
     (0.92, 0.0)
@@ -140,9 +140,9 @@ def added_up(X: Any, dtype: npt.DTypeLike = np.float64) -> Any:
     >>> added_up(twice).data
     array([2.])
     """
-    import scipy.sparse  # a local import: a node with dense rows starts without SciPy
+    import scipy.sparse  # imported locally: a node with dense rows starts without SciPy
 
-    # Built anew from the arrays, so that duplicates are looked for whatever flags the input carries.
+    # Rebuilt from the arrays, so that SciPy looks for duplicates independent of the flags of the input.
     rows = scipy.sparse.csr_matrix((X.data.astype(dtype, copy=True), X.indices, X.indptr), shape=X.shape)
     if not rows.has_canonical_format:
         rows.indices, rows.indptr = rows.indices.copy(), rows.indptr.copy()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PUBLIC = ("billboard.safetensors", "certificate.json", "config.json")
 FORMAT = {"format": "tacitly model", "version": 1}
-"""What ``config.json`` says of itself. A folder of another version is refused."""
+"""Format and version in ``config.json``. A folder with another version is refused."""
 
 
 class ModelError(ValueError):
@@ -50,8 +50,8 @@ def save(
 ) -> Path:
     """Write a fitted model to ``folder`` atomically, then finish its run in the ledger.
 
-    Its certificate states ``purpose``, ``curator`` and ``region``, by default those of the account. What is published
-    is hashed into the certificate, which is recorded in the account and signed.
+    Its certificate states ``purpose``, ``curator`` and ``region``, by default those of the account. The published files
+    are hashed into the certificate, which is recorded in the account and signed.
 
     >>> import tacitly, tempfile
     >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(200, 4, 1, 8, random_state=0)
@@ -94,7 +94,7 @@ def save(
 
 
 def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
-    """Read a model folder, as :func:`save` writes it. A published one has no heads: it can only personalise.
+    """Read a model folder written by :func:`save`. A published folder has no heads: the model can only personalise.
 
     A network's folder holds parameters, not code: pass ``body=`` and ``head=`` modules of the same architecture (and
     ``augment=``, if the model has one).
@@ -140,7 +140,7 @@ def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a model folder's ``config.json``; raise where it was written in another format or version."""
+    """Read a model folder's ``config.json``; raise if it has another format or version."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -152,19 +152,19 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _kind(folder: Path, name: str) -> type[PrivateModel]:
-    """Return the class that a folder names: an estimator of a registered method, and nothing else."""
+    """Return the class named by a folder, which must be an estimator of a registered method."""
     home = REGISTRY.home(name)
     if home is None:
         known = [method.public_name for method in REGISTRY.values()]
         raise ModelError(f"{folder} holds a {name!r}. Expected one of {', '.join(known)}, or a baseline of theirs.")
-    # Through the package, which says what to install where PyTorch is missing.
+    # Imported through the package, which says what to install if PyTorch is missing.
     package = "tacitly.neural" if name.startswith("neural.") else "tacitly"
     kind: type[PrivateModel] = getattr(importlib.import_module(package), name.rpartition(".")[2])
     return kind
 
 
 def public_files(folder: Path, certificate: Certificate) -> dict[str, bytes]:
-    """Return the contents of a folder's public files but the certificate, which lists them; those that are there."""
+    """Return the contents of a folder's existing public files, except the certificate, which lists them."""
     names = {name for name in (*PUBLIC, *certificate.files) if name == Path(name).name} - {"certificate.json"}
     return {name: (folder / name).read_bytes() for name in sorted(names) if (folder / name).is_file()}
 
@@ -217,7 +217,7 @@ def publish(
 
 
 def _amended(certificate: Certificate, ledger: Ledger | None) -> Certificate:
-    """Return a certificate that states more, recorded where the first one was."""
+    """Return a certificate with additional statements, recorded where the first one was."""
     if certificate.account is not None:
         if ledger is None:
             raise ModelError("a certificate with further statements is recorded in its account: pass the ledger.")
@@ -231,8 +231,8 @@ def _private_as_bytes(model: PrivateModel) -> bytes | None:
 
 
 def config_of(model: PrivateModel) -> dict[str, Any]:
-    """Return what ``config.json`` says about a model."""
-    from tacitly.methods.base import plain_parameter  # brings scikit-learn: not to verify, publish or forget
+    """Return the content of ``config.json`` for a model."""
+    from tacitly.methods.base import plain_parameter  # imports scikit-learn, which verifying and publishing do not need
 
     return {
         **FORMAT,

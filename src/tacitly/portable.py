@@ -1,15 +1,15 @@
 """Operating-system calls that differ between platforms, each with a fallback.
 
-All of tacitly goes through this module for calls that exist on some platforms only: CPU affinity (Linux), ``fcntl`` and
+All of tacitly uses this module for calls that exist only on some platforms: CPU affinity (Linux), ``fcntl`` and
 ``fork`` (POSIX), ``msvcrt`` (Windows), ``SIGHUP``, ``prctl``. It imports nothing of tacitly.
 
 File locks. :func:`lock_file` excludes other processes and other locks of the same process. With ``flock`` (Linux,
-macOS) and ``msvcrt.locking`` (Windows) the operating system drops the lock of a process that dies. Where neither
-exists, a file that is created exclusively marks the lock; it survives a crash and must then be removed by hand, so the
+macOS) and ``msvcrt.locking`` (Windows) the operating system releases the lock of a process that dies. If neither
+exists, a file that is created exclusively marks the lock. It survives a crash and must then be removed by hand, so the
 fallback can refuse too often but never admits two owners.
 
-Private files. :func:`write_private` and :func:`replacing` make files that only their owner can read from the moment
-they exist, where the platform has such permissions (POSIX).
+Private files. :func:`write_private` and :func:`replacing` create files that only their owner can read from the moment
+they exist, if the platform has such permissions (POSIX).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def cpu_count() -> int:
-    """Return the number of CPUs that this process may use, where the platform tells; else of the machine.
+    """Return the number of CPUs that this process may use, if the platform reports it; else that of the machine.
 
     >>> cpu_count() >= 1
     True
@@ -63,15 +63,15 @@ class FileLock:
         self._path, self._handle, self._remove = path, handle, remove
 
     def release(self) -> None:
-        """Let others lock the file; remove it first if that was asked for."""
+        """Release the lock; if requested, remove the file first."""
         if self._remove and _fcntl is not None:
             with suppress(FileNotFoundError):
-                self._path.unlink()  # while the lock is held, so that nobody else can hold it
+                self._path.unlink()  # while the lock is held, so that no other process can hold it
         if _fcntl is not None:
             _fcntl.flock(self._handle, _fcntl.LOCK_UN)  # a forked child may have inherited the handle
         os.close(self._handle)
         if _fcntl is None and (self._remove or _msvcrt is None):
-            with suppress(OSError):  # Windows does not remove a file that another process has opened meanwhile
+            with suppress(OSError):  # Windows does not remove a file that another process has opened
                 self._path.unlink()
 
     def forget(self) -> None:
@@ -113,9 +113,9 @@ def write_private(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file that only its owner can read, and that takes the place of ``path`` once it is written.
+    """Open a file that only its owner can read; it replaces ``path`` after it was written.
 
-    ``durable``: it is on the disk before it does. If writing fails, ``path`` stays what it was.
+    ``durable``: it is on disk before it replaces the old file. If writing fails, ``path`` is not changed.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -135,7 +135,7 @@ def _new_private(path: Path) -> IO[bytes]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable, where folders can be opened (not on Windows)."""
+    """Make the entries of a folder durable, if folders can be opened (not on Windows)."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -162,9 +162,9 @@ def termination_signals() -> tuple[signal.Signals, ...]:
 
 
 def die_with_parent() -> dict[str, Any]:
-    """Return options for ``subprocess.Popen`` that end the child with its parent: on Linux; elsewhere none.
+    """Return options for ``subprocess.Popen`` that end the child with its parent, on Linux; empty elsewhere.
 
-    Elsewhere a child whose parent is killed keeps running.
+    On other platforms a child keeps running if its parent is killed.
     """
     if not sys.platform.startswith("linux"):
         return {}
@@ -177,14 +177,14 @@ def die_with_parent() -> dict[str, Any]:
 
 
 def process_alive(process: int) -> bool:
-    """Whether a process runs; a zombie does not count on Linux. Elsewhere by the null signal; on Windows assumed."""
+    """Whether a process runs; zombies do not count on Linux. Elsewhere signal 0 tells; on Windows it is assumed."""
     if Path("/proc/self/stat").exists():
         try:
             state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return False
         return state != "Z"
-    if os.name == "nt":  # os.kill would end the process there
+    if os.name == "nt":  # os.kill would terminate the process on Windows
         return True
     try:
         os.kill(process, 0)
@@ -196,7 +196,7 @@ def process_alive(process: int) -> bool:
 
 
 def _lock(handle: int) -> bool:
-    """Take the operating system's lock on an open file; False if another has it, an error if it cannot be locked."""
+    """Lock an open file in the operating system; False if another process has the lock; raises if locking fails."""
     try:
         if _fcntl is not None:
             _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
@@ -206,7 +206,7 @@ def _lock(handle: int) -> bool:
                 _msvcrt.locking(handle, _msvcrt.LK_NBLCK, 1)
             finally:
                 os.lseek(handle, 0, os.SEEK_SET)
-    except (BlockingIOError, PermissionError):  # of flock, and of msvcrt
+    except (BlockingIOError, PermissionError):  # raised by flock and by msvcrt
         return False
     return True
 

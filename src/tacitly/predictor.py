@@ -1,7 +1,7 @@
-"""Predict with a saved model where little is installed: a site, a phone. Needs NumPy and safetensors, no compiler.
+"""Predict with a saved model on a small installation (a site, a phone). Needs NumPy and safetensors, no compiler.
 
 :class:`Predictor` reads the same folder as :func:`tacitly.load` and gives the same predictions, for ``MixedEffects``
-and the methods on a shared basis. It neither fits nor personalises; ``tacitly.load`` does.
+and the methods on a shared basis. It can neither fit nor personalise; ``tacitly.load`` can.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 class Predictor:
     """A saved model that only predicts.
 
-    ``features`` are the columns that it reads; ``users`` are the people who have a personal model in the folder. A
-    published folder has none: then everybody gets the population's prediction.
+    ``features`` are the columns that it reads; ``users`` are the users with a personal model in the folder. A published
+    folder has no personal models: then all users get the population's prediction.
 
     >>> import tacitly, tempfile
     >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(300, 4, 1, 8, random_state=0)
@@ -62,20 +62,20 @@ class Predictor:
         elif "basis" in public:
             self._model = _Basis(public, heads, self._loss)
         else:
-            raise DataError(f"{source} holds a {config['class']}, which a Predictor does not read. Use tacitly.load.")
+            raise DataError(f"{source} holds a {config['class']}, which Predictor cannot read. Use tacitly.load.")
         self._directory = Directory(self.users) if len(self.users) else None
 
     def __repr__(self) -> str:
-        """Return what it reads; no user."""
+        """Return the columns it reads; it shows no user."""
         return f"Predictor(features={self.features})"
 
     @np.errstate(all="ignore")  # no warning depends on a private number
     def predict(self, X: Any, users: Any = None, *, return_std: bool = False) -> Any:
-        """Predict each row with its user's model; rows of others, or without users, with the population's.
+        """Predict each row with its user's model; rows of other users, or without users, with the population's model.
 
-        ``X`` has one column for each of ``features``: an array, or, where some are text, a mapping of names to cells or
-        a table (pandas, polars, Arrow), whose columns may be in any order.
-        Where there is no prediction for somebody it is NaN, for classes an error. ``return_std`` is for
+        ``X`` has one column for each of ``features``: an array, or, if some are text, a mapping of names to cells or a
+        table (pandas, polars, Arrow) with columns in any order. Without a model for a user, predictions are NaN, and
+        for classes an error is raised. ``return_std`` is for
         ``MixedEffects`` of numbers and counts.
         """
         rows = self._rows(X)
@@ -107,9 +107,9 @@ class Predictor:
             columns = [cells_of(X[name]) for name in self.features]
             single = [name for name, cells in zip(self.features, columns, strict=True) if cells.ndim != 1]
             if single:
-                raise DataError(f"X must map names to lists of cells, also for one row. Column {single[0]!r} is none.")
+                raise DataError(f"X must map names to lists of cells, even for one row. Column {single[0]!r} is not.")
             if len({len(cells) for cells in columns}) > 1:
-                raise DataError("X must map names to lists of cells that are all as long.")
+                raise DataError("X must map names to lists of cells of equal length.")
             if self._schema is not None:
                 return self._schema.encode(columns)
             return np.column_stack([plain_numbers(X[name], f"column {name!r}") for name in self.features])
@@ -159,7 +159,7 @@ class _Posteriors:
 
 
 class _Basis:
-    """Heads on a public basis, with weights of users' own where the model has them."""
+    """Heads on a public basis, with weights of users' own if the model has them."""
 
     def __init__(self, public: Arrays, private: Arrays, loss: Loss) -> None:
         self._basis, self._loss = public["basis"], loss
@@ -174,7 +174,7 @@ class _Basis:
         self._own = private.get("own_weights")
 
     def numbers(self, rows: Array, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
-        """Return predictions; nothing is known about their standard deviations."""
+        """Return predictions; the method gives no standard deviations."""
         return self._loss.predict(self._scores(rows, positions)), np.full(len(rows), np.nan)
 
     def classes(self, rows: Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -204,7 +204,7 @@ class _Basis:
 
 
 def _checked(source: Path) -> dict[str, Any]:
-    """Return the folder's configuration; raise where a public file is missing or not what its certificate names."""
+    """Return the folder's configuration; raise if a public file is missing or differs from its certificate."""
     try:
         files = json.loads((source / "certificate.json").read_text(encoding="utf-8"))["files"]
         found = {name: (source / name).read_bytes() for name in ("billboard.safetensors", "config.json")}

@@ -1,7 +1,7 @@
 """The content of ``private/heads.safetensors``: users' ids, and arrays with one row for each.
 
-A recommender also keeps which items its users rated: ``rated`` has those of one user after those of another, and user i
-has entries bounds[i] to bounds[i + 1].
+A recommender also stores which items its users rated: ``rated`` contains the items of all users, one user after
+another, and user i has entries bounds[i] to bounds[i + 1].
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def of_users(
 
 
 def _ids_as_bytes(users: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
-    """Return ids as a tensor: numbers as they are, text as fixed-width UTF-8."""
+    """Return ids as a tensor: numbers unchanged, text as fixed-width UTF-8."""
     if users.dtype.kind in "iu":
         return np.ascontiguousarray(users), "numbers"
     encoded = np.char.encode(users.astype(str), "utf-8")

@@ -112,7 +112,7 @@ def test_an_account_for_a_roster_is_found_and_refuses_beyond_its_ceiling(tmp_pat
     stranger = fit(table(tmp_path / "more.csv", users=81), tmp_path / "three", epsilon=0.1)
     assert "1 of 81 users are not on the roster" in str(stranger.exception)
     twice = tacitly("budget", "create", tmp_path / "b.ledger", "--epsilon", 3, "--roster", tmp_path / "ids.csv")
-    assert "have an account already" in str(twice.exception)
+    assert "already have an account" in str(twice.exception)
     assert not (tmp_path / "b.ledger").exists()
 
 
@@ -126,7 +126,7 @@ def test_another_ledger_for_the_same_people_is_told_and_certified_as_such(tmp_pa
     assert any("on another account" in note for note in certificate(tmp_path / "two")["notes"])
     (tmp_path / "fresh.ledger").unlink()
     lost = fit(rows, tmp_path / "three", "--ledger", tmp_path / "fresh.ledger")
-    assert "the file is gone. Restore it from a backup" in str(lost.exception)
+    assert "the file is missing. Restore it from a backup" in str(lost.exception)
 
 
 def test_an_account_that_is_gone_or_put_back_is_not_passed_over(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_account_that_is_gone_or_put_back_is_not_passed_over(tmp_path: Path) 
     shutil.copyfile(backup, account)
     assert "it is an older copy" in str(fit(rows, tmp_path / "three").exception)
     account.unlink()
-    assert "and the file is gone" in str(fit(rows, tmp_path / "three").exception)
+    assert "but the file is missing" in str(fit(rows, tmp_path / "three").exception)
     shutil.move(backup, account)
     home.anchor_file(name).unlink()
     assert fit(rows, tmp_path / "three").exit_code == 0

@@ -144,7 +144,7 @@ def test_an_unknown_method_is_answered_with_a_list_of_methods_and_what_they_do(
 ) -> None:
     code, _, err = run(capsys, monkeypatch, "fit", "rows.csv", "--method", "magic")
     assert code == 2
-    assert "--method must be one of those below. Found 'magic'." in err
+    assert "--method must be one of the methods below. Found 'magic'." in err
     for method in REGISTRY.offered("fit").values():
         assert f"{method.name} " in err
         assert method.summary in err
@@ -386,7 +386,7 @@ def test_svd_finds_components_and_says_what_it_cost(capsys, monkeypatch, table, 
     assert run(capsys, monkeypatch, "publish", out, tmp_path / "public")[0] == 0
     code, _, err = run(capsys, monkeypatch, "predict", out, table)
     assert code == 2
-    assert "nothing to predict with" in err
+    assert "cannot predict" in err
     code, text, _ = run(
         capsys, monkeypatch, *words, "--unit", "row", "--low=-9", "--high=9", "--out", tmp_path / "rows"
     )

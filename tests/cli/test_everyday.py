@@ -161,7 +161,7 @@ def test_personalize_refuses_to_merge_users_and_takes_one_by_its_id(
     patients().head(12).to_csv(tmp_path / "mine.csv", index=False)
     code, _, err = command("personalize", folder / "model", "mine.csv")
     assert code == 2
-    assert "a head is one user's. Choose with --id." in err
+    assert "but a head is for one user. Choose with --id." in err
     code, out, err = command("personalize", folder / "model", "mine.csv", "--id", "p000", "--out", "head.json")
     assert code == 0, err
     code, out, _ = command("predict", folder / "model", "mine.csv", "--head", "head.json", "--std")
@@ -583,7 +583,7 @@ def test_a_folder_before_the_id_is_told_the_order(command: Command, tmp_path: Pa
     (tmp_path / "model").mkdir()
     code, _, err = command("forget", "model", "p001")
     assert code == 2
-    assert err == "tacitly: the user's id comes first, then folders: tacitly forget p001 model\n"
+    assert err == "tacitly: the user's id must come first, then folders: tacitly forget p001 model\n"
 
 
 def test_wrong_arguments_in_python_are_answered_in_words() -> None:

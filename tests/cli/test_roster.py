@@ -68,7 +68,7 @@ def test_mistakes_are_still_told_to_whoever_holds_the_table(tmp_path: Path) -> N
         grouped(frame, tmp_path / "t.csv")
     with pytest.raises(DataError, match=r"target column 'y': 9 rows not numbers"):
         grouped(rows(cell="S3CR3T"), tmp_path / "t.csv")
-    with pytest.raises(DataError, match=r"no number at all in target column 'y'"):
+    with pytest.raises(DataError, match=r"no numbers in target column 'y'"):
         grouped(rows().assign(y=""), tmp_path / "t.csv")
 
 

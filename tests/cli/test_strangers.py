@@ -154,7 +154,7 @@ def test_far_too_few_users_are_told_before_anything_is_spent(command: Command, t
     code, out, _ = command(*words)
     assert code == 0
     said = " ".join(out.split())
-    assert "note: 20 users are few for 1 feature at ε = 1, where about" in said
+    assert "note: 20 users are few for 1 feature at ε = 1; about" in said
     assert said.index("most likely nothing will be shared") < said.index("ε = 1.00 (zero-out)")
     advised = re.search(r"'tacitly (plan --users 20 --rows 5 --features 1)'", said)  # as printed: it had no --rows
     assert advised
@@ -317,7 +317,7 @@ def test_a_folder_that_is_not_there_is_named_without_the_systems_number(command:
     assert command("fit", "t.csv", *FIT, "--no-compare")[0] == 0
     code, _, err = command("predict", "model", "t.csv", "--out", "nowhere/p.csv")
     assert code == 2
-    assert "there is no folder nowhere." in err
+    assert "the folder nowhere does not exist." in err
     assert "Errno" not in err
 
 
@@ -413,7 +413,7 @@ def test_ids_that_a_spreadsheet_has_shortened_are_noted(command: Command, tmp_pa
     assert "no id in column 'who' has a personal model here" in " ".join(err.split())
     assert command("predict", "model", "known.csv")[2] == ""
     code, out, _ = command("forget", "3", "model")
-    assert "Nothing was removed: nobody in these folders has this id" in out
+    assert "Nothing was removed: no user in these folders has this id" in out
     assert "Remove the rows" not in out
     code, out, _ = command("forget", "00003", "model")
     assert "removed 1 of 300 heads" in out

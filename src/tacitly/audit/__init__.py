@@ -1,7 +1,8 @@
 """Privacy auditing: lower bounds on ε from attacks, and worst-case users for any query.
 
 :func:`audit` attacks an estimator, :func:`audit_canaries` one that is expensive to run, :func:`check_sensitivity` a
-query; :func:`from_runs`, :func:`from_one_run` and :func:`from_accuracy` turn the results of your attack into a bound.
+query; :func:`from_runs`, :func:`from_one_run` and :func:`from_accuracy` turn the results of your own attack into
+bounds.
 """
 
 from tacitly.audit.bounds import Bound, from_accuracy, from_counts, from_one_run, from_runs

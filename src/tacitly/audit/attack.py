@@ -1,14 +1,14 @@
 """Attack an estimator: run it many times on two neighbouring cohorts and try to tell them apart.
 
 The attacker knows the rows of all ordinary users, both versions of the canary, every query (queries are public) and
-every released value. Given the queries, the exact sums in both worlds are known, so the best test on one released value
+every released value. Given the queries, the exact sums in both worlds are known. So the best test on one released value
 R is its likelihood ratio, ⟨R − S_out, S_in − S_out⟩/σ² up to a constant, and on a whole run the sum of these: an
-adaptive attack over all releases. A selection among candidates is treated the same way, by the ratio of the chosen
+adaptive attack over all releases. A selection among candidates is treated in the same way, by the ratio of the chosen
 candidate's probabilities (of the exponential mechanism, which are close to those of permute-and-flip). Two more
 statistics look for noise whose *size* depends on the data: the energy of R − S_out, and its largest entry.
 
-What comes before it: exact checks (:mod:`tacitly.audit.findings`), and the search for the canary that is easiest to
-find (:mod:`tacitly.audit.search`).
+The attack is preceded by exact checks (:mod:`tacitly.audit.findings`) and by the search for the canary that is easiest
+to detect (:mod:`tacitly.audit.search`).
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from tacitly.privacy.guarantee import (
 
 STATISTICS = ("likelihood ratio", "energy", "largest", "seconds")
 _FAILED, _CERTAIN = 1e300, 1e6
-_OFTEN = 0.1  # of runs
+_OFTEN = 0.1  # share of runs
 
 
 @dataclass(frozen=True)
 class Power:
     """Power of the canary: μ = √Σ‖S_in − S_out‖²/σ² over sums, and the log-odds of each selection.
 
-    ``pure`` has the largest log-odds, which the claim must cover, ``often`` those that one run in ten shows at least:
-    odds that are large for candidates that are hardly ever chosen prove nothing.
+    ``pure`` is the largest log-odds, which the claim must cover; ``often`` is the log-odds that at least one run in ten
+    reaches. Large odds of candidates that are almost never chosen prove nothing.
     """
 
     mu: float = 0.0
@@ -67,7 +67,7 @@ class Power:
 
     @property
     def size(self) -> float:
-        """One number to compare canaries by."""
+        """One number for comparing canaries."""
         return math.hypot(self.mu, *self.often)
 
     def share(self, claimed: float, delta: float) -> float:
@@ -89,7 +89,7 @@ class Attacker:
 
     def __init__(self, estimator: PrivateModel, pair: Worlds) -> None:
         self.estimator, self.worlds = _numbered(estimator), pair
-        # The attacker's own federations compute the exact sums it knows; nothing is released through them.
+        # The attacker's own federations compute the exact sums; nothing is released through them.
         trust = getattr(estimator, "trust", "central")
         self._sums = [_sums(self.estimator.as_asked(cohort), trust) for cohort in (pair.inside, pair.outside)]
         self._alone = [
@@ -135,18 +135,18 @@ class Attacker:
         return np.array([ratio, energy, largest]), Power(math.sqrt(power), tuple(pure), tuple(often))
 
     def power(self) -> Power:
-        """Return the canary's power in a run with it."""
+        """Return the canary's power in one run that includes it."""
         return self.read(self.run(self.worlds.inside)[1])[1]
 
     def screen(self, entries: Sequence[Entry]) -> Power:
-        """Return the power that the canary would have in a run with these releases; zero if that fails."""
+        """Return the power that the canary would have in a run with these releases; zero if computing it fails."""
         try:
             return self.read(entries, alone=True)[1]
         except Exception:
             return Power()
 
     def excesses(self, entries: Sequence[Entry], adjacency: Adjacency) -> Iterator[str]:
-        """Yield where the canary would move the sum of a run with these releases by more than its sensitivity."""
+        """Yield releases whose sum the canary would move by more than its sensitivity."""
         for entry in entries:
             if not (entry.event.private and _by_fields(entry) and np.isfinite(entry.value).all()):
                 continue
@@ -156,7 +156,7 @@ class Attacker:
                 yield f"{entry.release.name}: a canary alone moves the sum by more than its sensitivity"
                 continue
             except Exception:
-                continue  # its own run would fail, which other checks report
+                continue  # a run with it would fail too, and other checks report that
             moved, allowed = float(np.linalg.norm(inside - outside)), entry.event.sensitivity.under(adjacency)
             if moved > allowed:
                 yield f"{entry.release.name}: a canary moves the sum by {moved / allowed:.4g} times its sensitivity"
@@ -164,14 +164,14 @@ class Attacker:
     def known(self, entry: Entry, alone: bool = False) -> tuple[Array, Array]:
         """Return the exact sums in the two worlds; those of several groups are concatenated.
 
-        Losses of a selection are counted in integer steps. ``alone``: of the last user only, where that is enough to
-        tell how far the canary moves the sum.
+        Losses of a selection are counted in integer steps. With ``alone``, sums are of the last user only, if that is
+        sufficient to compute how far the canary moves the sum.
         """
         inside, outside = (_sum_of(door, entry) for door in self._doors(entry, alone and _by_fields(entry)))
         return inside, outside
 
     def _moves(self, entry: Entry) -> tuple[Array, Array]:
-        """Return :meth:`known` of the canary alone, remembered for as long as the entry: screening asks twice."""
+        """Return :meth:`known` of the canary alone, cached with the entry, because screening needs it twice."""
         if entry not in self._moved:
             self._moved[entry] = self.known(entry, alone=True)
         return self._moved[entry]
@@ -181,7 +181,7 @@ class Attacker:
         return _sum_of(self._doors(entry, alone=False)[1], entry)
 
     def _doors(self, entry: Entry, alone: bool) -> list[LocalFederation]:
-        """Return the federations of both worlds with the rows that the queries saw, projected if theirs were."""
+        """Return the federations of both worlds with the rows that the queries saw, projected if they were."""
         doors = self._alone if alone else self._sums
         if entry.through is None:
             return doors
@@ -191,7 +191,7 @@ class Attacker:
         return self._projected[key]
 
     def sigma(self, entry: Entry) -> Array:
-        """Return the standard deviation each coordinate should have, whoever adds the noise."""
+        """Return the standard deviation that each coordinate should have, whoever adds the noise."""
         door, event = self._sums[0], entry.event
         if not isinstance(event, GaussianEvent):
             raise TypeError(f"only sums have a noise standard deviation. Found {type(event).__name__}.")
@@ -202,7 +202,7 @@ class Attacker:
         return np.concatenate(noise)
 
     def sample(self, inside: bool, runs: int) -> Array:
-        """Return the statistics of ``runs`` runs in one world, one row per run; the last column is its duration."""
+        """Return the statistics of ``runs`` runs in one world, one row per run; the last column is the running time."""
         cohort = self.worlds.inside if inside else self.worlds.outside
         rows = []
         with one_blas_thread():
@@ -210,21 +210,21 @@ class Attacker:
                 began = time.perf_counter()
                 try:
                     statistics = self.read(self.run(cohort)[1])[0]
-                except Exception:  # an error is an output like any other
+                except Exception:  # an error is treated as an output
                     statistics = np.full(len(STATISTICS) - 1, _FAILED)
                 rows.append(np.append(statistics, time.perf_counter() - began))
         return np.array(rows)
 
 
 def _without_noise(value: Array, inside: Array, outside: Array) -> float:
-    """Return the log-likelihood ratio of a sum without noise, cut off where it is as good as infinite."""
+    """Return the log-likelihood ratio of a sum without noise, limited where it is practically infinite."""
     shift = inside - outside
     length = float(shift @ shift)
     return 0.0 if length == 0.0 else _CERTAIN * float((value - outside) @ shift / length - 0.5)
 
 
 def _seen_often(odds: Array, chances: Array) -> float:
-    """Return the largest log-odds that a share of at least ``_OFTEN`` of runs reaches."""
+    """Return the largest log-odds that at least a share ``_OFTEN`` of runs reaches."""
     order = np.argsort(-odds)
     return float(odds[order[int(np.searchsorted(np.cumsum(chances[order]), _OFTEN))]])
 
@@ -238,7 +238,7 @@ def log_odds(entry: Entry, totals: Array) -> Array:
 
 
 def prepared(estimator: PrivateModel, recording: Recording) -> PrivateModel:
-    """Return a copy of the estimator that records its releases, with settings for many short runs."""
+    """Return a copy of the estimator that records its releases, set up for many short runs."""
     parameters = estimator.get_params(deep=False)
     changes: dict[str, Any] = {"ledger": recording, "threads": 1, "noise": "float"}
     if parameters.get("random_state", 0) is None:
@@ -299,9 +299,9 @@ def _last_user(cohort: Cohort) -> Cohort:
 
 
 def _by_fields(entry: Entry) -> bool:
-    """Whether a user's contribution follows from the query's fields and the user's rows, and the sum is of all users.
+    """Whether a contribution depends only on the query's fields and the user's rows, and all users are summed.
 
-    So it is but for networks, whose queries may keep state at home; and the odds of a selection depend on the totals.
+    This holds except for networks, whose queries may keep local state, and for selections, whose odds depend on totals.
     """
     query = entry.queries[0]
     at_home = any(kind.__module__.startswith("tacitly.neural") for kind in type(query).__mro__)
@@ -309,7 +309,7 @@ def _by_fields(entry: Entry) -> bool:
 
 
 def _sum_of(door: LocalFederation, entry: Entry) -> Array:
-    """Return the exact sum of the users behind a door; losses of a selection are counted in integer steps."""
+    """Return the exact sum over the users of a federation; losses of a selection are counted in integer steps."""
     bound, grid = entry.event.sensitivity.zero_out, entry.release.grid or 2.0**-40
     if isinstance(entry.queries[0], Scores):
         bound, grid = math.inf, 1.0
@@ -326,7 +326,7 @@ def _parts(door: LocalFederation, entry: Entry) -> list[tuple[Query, Chosen | No
 
 
 def _numbered(estimator: PrivateModel) -> PrivateModel:
-    """Return the estimator with class names replaced by numbers, because a cohort holds numbers."""
+    """Return the estimator with class names replaced by numbers, because a cohort contains numbers."""
     classes = getattr(estimator, "classes", None)
     if classes is None or not isinstance(classes[0], str):
         return estimator

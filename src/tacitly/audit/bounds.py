@@ -11,12 +11,12 @@ sample size)
 The event is chosen on a quarter of the runs and measured on the rest, so choosing it costs no confidence.
 
 If the claim is Gaussian differential privacy (sums with Gaussian noise, no sampling), the whole trade-off curve is
-claimed, and μ ≥ Φ⁻¹(power) − Φ⁻¹(false alarms) can use the middle of the two distributions, where samples are dense: a
-far stronger test of the same claim with the same number of runs. There the share of right guesses says the same with
-one interval instead of two: (power + 1 − false alarms)/2 ≤ Φ(μ/2). The guesses of both worlds are independent, and
-however their chances differ, so many are right at most as often as with equal chances of the same mean (Hoeffding
-1956, theorem 4: for counts above the mean), so the binomial interval holds. Which of the two intervals is used is
-chosen with the event.
+claimed. Then μ ≥ Φ⁻¹(power) − Φ⁻¹(false alarms) can use the middle of the two distributions, where samples are dense:
+a far stronger test of the same claim with the same number of runs. Alternatively, the share of correct guesses needs
+only one interval instead of two: (power + 1 − false alarms)/2 ≤ Φ(μ/2). The guesses of both worlds are independent.
+For any probabilities with the same mean, so many correct guesses are at most as likely as with equal probabilities
+(Hoeffding 1956, theorem 4: for counts above the mean), so the binomial interval holds. Which of the two intervals is
+used is chosen together with the event.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from scipy.stats import beta, binom, norm, t
 from tacitly.arrays import Array
 from tacitly.privacy.accounting import epsilon_of
 
-# Confidence used to choose the event: at a lower one, the luckiest of many rare events would win.
+# Confidence used to choose the event: with a lower one, the luckiest of many rare events would be chosen.
 CAUTION = 0.9999
 
-_FEWEST = 8  # runs from which on a spread between them is estimated
+_FEWEST = 8  # minimum number of runs for estimating the spread between runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Bound:
 class Event:
     """A statistic lies beyond a threshold; ``swapped`` if that is more frequent in the outside world.
 
-    ``guesses``: measured by the share of right guesses of both worlds together, not by the two rates.
+    ``guesses``: measured by the share of correct guesses in both worlds together, not by the two rates.
     """
 
     column: int
@@ -134,14 +134,14 @@ def from_runs(
     Parameters
     ----------
     inside, outside
-        The attacker's statistics, one row per run; several columns are several attacks, of which the best is chosen on
-        every fourth run and measured on the rest.
+        The attacker's statistics, one row per run. Several columns are several attacks; the best is chosen on every
+        fourth run and measured on the rest.
     delta
         δ at which ε is stated.
     confidence
         Probability that the bound holds.
     gaussian
-        Whether the claim is Gaussian differential privacy, whose whole trade-off curve can then be tested.
+        Whether the claim is Gaussian differential privacy, so that its whole trade-off curve can be tested.
 
     Examples
     --------
@@ -252,10 +252,10 @@ def from_one_run(correct: int, guesses: int, canaries: int, delta: float, *, con
 def from_accuracy(right: npt.ArrayLike, delta: float, *, confidence: float = 0.95) -> Bound:
     """Bound ε of a claim of Gaussian privacy from the fraction of coins that an attacker guessed right in each run.
 
-    Given the other coins, one canary's coin decides between two neighbouring worlds, so under μ-Gaussian privacy no
-    attacker guesses it with a probability above Φ(μ/2); by linearity the same holds for the expected fraction of all
-    coins of a run, however the guesses depend on each other. Runs are independent, and each fraction is a mean of many
-    guesses, so Student's t gives the confidence interval of that expectation.
+    Given the other coins, one canary's coin decides between two neighbouring worlds. So under μ-Gaussian privacy no
+    attacker guesses it with a probability above Φ(μ/2). By linearity the same holds for the expected fraction of all
+    coins of a run, even if the guesses depend on each other. Runs are independent, and each fraction is a mean of many
+    guesses, so Student's t gives a confidence interval for that expectation.
 
     >>> bound = from_accuracy([0.54, 0.56, 0.55, 0.53, 0.55, 0.56, 0.54, 0.55], 1e-6)
     >>> 0.7 < bound.epsilon < epsilon_of(0.25, 1e-6) < bound.ceiling
@@ -264,7 +264,7 @@ def from_accuracy(right: npt.ArrayLike, delta: float, *, confidence: float = 0.9
     fractions = np.asarray(right, dtype=np.float64)
     runs = len(fractions)
     if runs < _FEWEST:
-        raise ValueError(f"expected at least {_FEWEST} runs, or the interval between them means little. Found {runs}.")
+        raise ValueError(f"expected at least {_FEWEST} runs, to estimate the spread between runs. Found {runs}.")
 
     def proved(mean: float, spread: float) -> float:
         least = mean - float(t.ppf(confidence, runs - 1)) * spread / math.sqrt(runs)

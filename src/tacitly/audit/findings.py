@@ -1,7 +1,7 @@
-"""What must not differ between two neighbouring worlds, and noise that is not what the ledger states.
+"""Checks that nothing differs between two neighbouring worlds, and that the noise is what the ledger states.
 
-Exact checks follow a forced transcript: with the same released values in both worlds, everything else must be identical
-too: the queries, the noise, the schedule, and every public array of the result.
+Exact checks replay a transcript: with the same released values in both worlds, everything else must be identical too:
+the queries, the noise, the schedule, and every public array of the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FALSE_ALARM = 1e-9
 
 
 def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
-    """Yield what differs between the worlds although the released values are the same, and sums that move too far."""
+    """Yield differences between the worlds given the same released values, and sums that move too far."""
     try:
         model, entries = attacker.run(attacker.worlds.inside)
         twin, replayed = attacker.run(attacker.worlds.outside, [entry.value for entry in entries])
@@ -36,7 +36,7 @@ def exact_findings(attacker: Attacker, adjacency: Adjacency) -> Iterator[str]:
         yield f"makes {len(entries)} releases with the canary and {len(replayed)} without, given the same values"
     for entry, other in zip(entries, replayed, strict=False):
         name = entry.release.name
-        # A replayed release asks nobody, so of groups that take turns only the first query is recorded.
+        # A replayed release sends no queries, so if groups take turns, only the first query is recorded.
         both = min(len(entry.queries), len(other.queries))
         if entry.release.name != other.release.name or not _same(entry.queries[:both], other.queries[:both]):
             yield f"{name}: the query depends on the canary's rows"
@@ -68,7 +68,7 @@ def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
         for entry in entries:
             event = entry.event
             if not isinstance(event, GaussianEvent):
-                continue  # a selection releases an index, which shows no noise
+                continue  # a selection releases an index, which contains no visible noise
             if event.sampling_rate < 1 or not event.private:
                 continue
             noise = (entry.value.ravel() - attacker.without(entry)) / attacker.sigma(entry)
@@ -84,8 +84,8 @@ def noise_findings(attacker: Attacker, runs: int = 20) -> Iterator[str]:
         stacked = np.array(vectors)
         if size > 1 and len(np.unique(np.round(stacked, 9), axis=0)) < len(stacked):
             yield f"the same noise is used twice ({size} coordinates)"
-        # Independent Gaussian vectors have full rank, so a direction without noise (an antisymmetric part, a forgotten
-        # coordinate) shows as a loss of rank.
+        # Independent Gaussian vectors have full rank, so a direction without noise (an antisymmetric part, a
+        # coordinate that was left out) reduces the rank.
         elif np.linalg.matrix_rank(stacked) < min(stacked.shape):
             yield f"some direction has no independent noise ({size} coordinates)"
 

@@ -1,13 +1,13 @@
 """Audit with few runs: hundreds of canaries at once, each included by an independent fair coin.
 
-For mechanisms too expensive to run thousands of times. Canaries are extreme users in random directions; they may stand
-in a quiet crowd, whose rows are known and always there: clips and units that a mechanism reads off its users are then
-those of the crowd, and canaries exceed them in every release instead of in some. The attacker knows every query and so
-what each canary would add to each sum; given these, coins and noise are nearly Gaussian, and the best guess of all
-coins together is a ridge regression of the released values on the canaries' contributions, which also removes what
-other canaries add. The guesses bound ε: in one run for any mechanism (:func:`from_one_run
-<tacitly.audit.bounds.from_one_run>`), in a few runs, more tightly, for claims of Gaussian privacy (:func:`from_accuracy
-<tacitly.audit.bounds.from_accuracy>`).
+For mechanisms that are too expensive to run thousands of times. Canaries are extreme users in random directions.
+Optionally they are added to a crowd of users with small values, whose rows are known and always included. Clipping
+bounds and scales that a mechanism learns from its users are then determined by the crowd, and canaries exceed them in
+every release instead of in some. The attacker knows every query, and so what each canary would add to each sum. Given
+these contributions, coins and noise are nearly Gaussian. The best joint guess of all coins is then a ridge regression
+of the released values on the canaries' contributions, which also removes the contributions of other canaries. The
+guesses bound ε: for any mechanism from one run (:func:`from_one_run <tacitly.audit.bounds.from_one_run>`), and more
+tightly for claims of Gaussian privacy from a few runs (:func:`from_accuracy <tacitly.audit.bounds.from_accuracy>`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tacitly.methods.base import PrivateModel
 from tacitly.privacy.guarantee import Adjacency, SelectionEvent
 
 _GUESSES = 0.1
-_SINGLE_ROWS = ("row", "observation")  # units of which a user may have several
-_SIZES = (1.0, 1e3, 1e9)  # of canaries: large rows reach every clip, but switch off the units of some networks
-_MORE, _FEW, _RARE = 4, 2, 0.1  # canaries in a crowd have more rows, the crowd few, and hardly ever the second label
+_SINGLE_ROWS = ("row", "observation")  # with these units of privacy, a user may have several units
+_SIZES = (1.0, 1e3, 1e9)  # sizes of canaries: large rows reach every clipping bound, but saturate some networks
+_MORE, _FEW, _RARE = 4, 2, 0.1  # with a crowd: more rows per canary, few per crowd user, few second labels in the crowd
 
 
 def audit_one_run(
@@ -48,13 +48,13 @@ def audit_one_run(
     Parameters
     ----------
     estimator
-        The estimator to attack. Where its unit is the row, canaries have one row each.
+        The estimator to attack. If its unit is the row, canaries have one row each.
     canaries
         Number of users, each included with probability one half (or replaced, if the adjacency is replace-one).
     n_features
-        Features of the synthetic users: the more there are, the less canaries interfere.
+        Features of the synthetic users: the more features, the less canaries interfere with each other.
     confidence
-        Probability with which the bound is right.
+        Probability that the bound holds.
     random_state
         Seed of the synthetic users' rows and coins.
 
@@ -84,15 +84,16 @@ def audit_canaries(
     random_state: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Bound:
-    """Bound ε of a claim of Gaussian privacy from a few runs, each with many canaries and coins of its own.
+    """Bound ε of a claim of Gaussian privacy from a few runs, each with many canaries and its own coins.
 
-    The parameters are those of :func:`audit_one_run`, and ``crowd``: the number of quiet users that canaries may stand
-    among. Every coin is guessed: ``canaries × runs`` guesses prove about as much as that many runs with one canary. Of
-    which kind canaries are is chosen beforehand, by what they would add to one more run of each kind.
+    The parameters are those of :func:`audit_one_run`, and ``crowd``: the number of ordinary users with small values
+    that are added to the canaries. Every coin is guessed: ``canaries × runs`` guesses prove about as much as that many
+    runs with one canary. The kind of canaries is chosen beforehand, by their contributions in one additional run of
+    each kind.
     """
     rng = np.random.default_rng(random_state)
     right, delta = [], 0.0
-    # Public numbers decide: what canaries of each kind would add, not who was there.
+    # The choice uses public numbers only: the possible contributions of canaries, not which of them took part.
     kinds = _kinds(estimator, crowd)
     kind = max(kinds, key=lambda kind: _one_run(estimator, canaries, n_features, rng, kind).power)
     for _ in range(runs):
@@ -105,7 +106,7 @@ def audit_canaries(
 
 
 class _Kind(NamedTuple):
-    """A kind of canaries: size of their rows, whether they are replaced by ``turned`` targets, users around them."""
+    """A kind of canaries: size of their rows, whether they are replaced by ``turned`` targets, size of the crowd."""
 
     size: float = 1e3
     turned: bool = False
@@ -113,7 +114,7 @@ class _Kind(NamedTuple):
 
 
 class _Users(NamedTuple):
-    """Canaries, what they are if they are away, and the crowd, each as (rows, targets), n×m×d and n×m."""
+    """Canaries, their replacements, and the crowd, each as (rows, targets), n×m×d and n×m."""
 
     there: tuple[Array, Array]
     away: tuple[Array, Array]
@@ -121,7 +122,7 @@ class _Users(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Who was there, the attacker's score of each canary, δ, and the canaries' mean power beside all others."""
+    """Which canaries took part, the attacker's scores, δ, and the mean power of a canary given all others."""
 
     there: npt.NDArray[np.bool_]
     scores: Array
@@ -139,11 +140,12 @@ def _replaces(estimator: PrivateModel) -> bool:
 
 
 def _users(estimator: PrivateModel, canaries: int, n_features: int, rng: np.random.Generator, kind: _Kind) -> _Users:
-    """Return canaries and their replacements: other features, or ``turned`` targets; nothing if nobody is replaced.
+    """Return canaries and their replacements: other features, or ``turned`` targets; NaN if users are not replaced.
 
-    Of a user with two rows, whatever a basis of one direction leaves of the targets lies on one line; whose targets are
-    turned by a right angle leaves the opposite, or has the opposite head. In a crowd that hardly ever has the second
-    label, canaries have both alike: that is a surprise, and yet their labels are informative.
+    If a user has two rows, the part of the targets that a basis of one direction does not explain lies on one line.
+    With targets turned by a right angle, this part or the head has the opposite sign. If the second label is rare in a
+    crowd, canaries have both labels equally often: this is unexpected for the model, and their labels remain
+    informative.
     """
     single = getattr(estimator, "unit", None) in _SINGLE_ROWS
     rows = 1 if single else 2 if kind.turned else _MORE * ROWS if kind.crowd else ROWS
@@ -190,9 +192,9 @@ def _one_run(estimator: PrivateModel, canaries: int, n_features: int, rng: np.ra
     scores, overlap, evidence = np.zeros(canaries), np.zeros((canaries, canaries)), np.zeros(canaries)
     for entry in entries:
         if len(entry.queries) > 1:
-            continue  # groups of users took turns; such releases are not used by this attack
+            continue  # groups of users took turns; this attack does not use such releases
         there_adds, away_adds = _added(entry, inside), _added(entry, outside)
-        adds, expected = there_adds - away_adds, (there_adds + away_adds).sum(axis=0) / 2  # no coin is known
+        adds, expected = there_adds - away_adds, (there_adds + away_adds).sum(axis=0) / 2  # coins are unknown
         if kind.crowd:
             expected = expected + attacker.without(entry)
         if isinstance(entry.event, SelectionEvent):
@@ -203,8 +205,8 @@ def _one_run(estimator: PrivateModel, canaries: int, n_features: int, rng: np.ra
         sigma = attacker.sigma(entry)
         overlap += (adds / sigma) @ (adds / sigma).T
         evidence += (adds / sigma) @ ((entry.value.ravel() - expected) / sigma)
-    # Coins of ±1/2 have variance 1/4. What is left of a coin's variance once the values are known says how well it can
-    # be guessed beside all others: 1/(4 + μ²) if its canary had power μ alone.
+    # Coins of ±1/2 have variance 1/4. The remaining variance of a coin given the values tells how well it can be
+    # guessed in the presence of all others: 1/(4 + μ²) if its canary had power μ alone.
     left = np.linalg.inv(overlap + 4.0 * np.eye(canaries))
     powers = np.sqrt(np.maximum(1.0 / np.diag(left) - 4.0, 0.0))
     return _Run(there, scores + left @ evidence, model.certificate_.delta, float(powers.mean()))
@@ -213,16 +215,16 @@ def _one_run(estimator: PrivateModel, canaries: int, n_features: int, rng: np.ra
 def _added(entry: Entry, canaries: Cohort) -> Array:
     """Return what each canary would add to a release, one row per canary."""
     query, clip = entry.queries[0], entry.event.sensitivity.zero_out
-    offsets = canaries.offsets.copy()  # writable, as blocks of a cohort have them: kernels are compiled for those
+    offsets = canaries.offsets.copy()  # writable, like the offsets of a cohort's blocks: kernels are compiled for these
     X, y = np.asarray(canaries.X), np.asarray(canaries.y, dtype=np.float64)
     rows, number = X if entry.through is None else X @ entry.through.T, len(offsets) - 1
-    try:  # all at once, each canary as a block of its own
+    try:  # all canaries at once, each in its own block
         with np.errstate(all="ignore"):
             sums = query.block_sums(read_only(np.ascontiguousarray(rows)), read_only(y), offsets, clip, 1)
         if sums.shape == (number, query.coordinates) and np.isfinite(sums).all():
             return np.asarray(sums, dtype=np.float64)
     except Exception:
-        pass  # one by one below, without those that fail, as federations do
+        pass  # computed one by one below, without those that fail, as federations do
     own = [slice(int(first), int(last)) for first, last in itertools.pairwise(offsets)]
     alone = (added_by(query, (rows[one], y[one]), clip) for one in own)
     return np.array(

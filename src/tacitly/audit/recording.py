@@ -1,7 +1,7 @@
 """A ledger for attackers: it records every query with its answer, and can replay the answers of an earlier run.
 
 An estimator whose ledger is a :class:`Recording` runs as usual, through the real federation with real noise, but
-nothing is debited, so thousands of runs cost their arithmetic only. Never use one on real data.
+nothing is debited, so thousands of runs need only computing time. Never use it on real data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Entry:
     release: Release
     value: Array
     through: Array | None = None
-    """Projection of the rows that the queries saw; None for the original rows."""
+    """Projection of the rows that the queries used; None for the original rows."""
 
     @property
     def event(self) -> Event:
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass
 class Recording:
-    """What an attacker sees of one run; with ``answers``, releases return these instead of drawing noise."""
+    """What an attacker observes of one run; with ``answers``, releases return these instead of drawing noise."""
 
     answers: Sequence[Array] | None = None
     entries: list[Entry] = field(default_factory=list)
@@ -65,7 +65,7 @@ class RecordedRun:
         return [entry.release for entry in self._recording.entries]
 
     def asked(self, queries: Sequence[object], through: Array | None = None) -> None:
-        """Record the queries behind the next release, and the projection of the rows they see."""
+        """Record the queries of the next release, and the projection of the rows that they use."""
         self._through = through
         self._queries = tuple(query for query in queries if isinstance(query, Query))
 
@@ -83,7 +83,7 @@ class RecordedRun:
         """Draw or replay the value, and record it."""
         recording = self._recording
         index, answers = len(recording.entries), recording.answers
-        # A run that asks more than the one it replays draws the rest; comparing the two recordings reports it.
+        # If a run makes more releases than the one it replays, the rest is drawn; comparing the recordings reports it.
         value = np.array(answers[index]) if answers is not None and index < len(answers) else draw()
         release = Release(
             run=self.name,

@@ -57,14 +57,14 @@ class Audit:
 
     @property
     def promises(self) -> bool:
-        """Whether anything is claimed: ε = ∞ is no promise."""
+        """Whether anything is claimed: ε = ∞ is no guarantee."""
         return math.isfinite(self.claimed)
 
     @property
     def sampling_error(self) -> float:
         """Half of the 95 % interval of ``accuracy``, which is measured on half of the runs in each world."""
         guesses = self.counts.runs / 2
-        right, tried = self.accuracy * guesses + 2, guesses + 4  # after Agresti and Coull
+        right, tried = self.accuracy * guesses + 2, guesses + 4  # Agresti–Coull interval
         return 1.96 * math.sqrt(right * (tried - right) / tried**3)
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Audit:
         return f"{self.estimator}: {kind} ε = {self.claimed:.2f} at δ = {self.counts.delta:g}"
 
     def _proof(self) -> str:
-        """Return what is proved, and what each of the two bounds could have proved with so many runs."""
+        """Return what was proved, and what each of the two bounds could have proved with that many runs."""
         most = f"{self.counts.ceiling:.1f} by counting"
         if self.gaussian is not None:
             most += f", {self.gaussian.ceiling:.1f} where the noise is taken to be Gaussian, as claimed"
@@ -115,16 +115,16 @@ def audit(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Audit:
-    """Attack an estimator as its users would run it: many fits on two neighbouring cohorts of synthetic users.
+    """Attack an estimator as users would run it: many fits on two neighbouring cohorts of synthetic users.
 
     Parameters
     ----------
     estimator
         Any estimator of tacitly, or your own that learns through a federation. It need not be fitted.
     runs
-        Fits in each world. A few hundred find serious errors; 10,000 prove bounds near the claim.
+        Fits in each world. A few hundred find serious errors; 10,000 can prove bounds near the claim.
     claimed
-        The ε to test; None for the one in its certificate.
+        The ε to test; None for the ε in the estimator's certificate.
     confidence
         Probability that the bound holds.
     workers
@@ -143,7 +143,7 @@ def audit(
     budget = certificate.budget
     if claimed is None:
         claimed = certificate.epsilon if certificate.certified else certificate.nominal_epsilon or math.inf
-    # Where nothing is promised, one run would do to tell the worlds apart, and a side channel is no news.
+    # Without a guarantee, one run would be enough to distinguish the worlds, and side channels are irrelevant.
     promises = math.isfinite(claimed)
     runs = runs if promises else min(runs, QUICK)
     hostile = list(side_channels(estimator, budget.unit)) if promises else []
@@ -158,7 +158,7 @@ def audit(
         isinstance(release.event, GaussianEvent) and release.event.sampling_rate == 1.0
         for release in certificate.releases
     )
-    # Where two bounds come from the same runs, each gets half of the allowed error probability.
+    # If two bounds come from the same runs, each gets half of the allowed error probability.
     each = 1 - (1 - confidence) / 2 if whole and promises else confidence
     return Audit(
         estimator=type(estimator).__name__,
@@ -179,7 +179,7 @@ def audit(
 
 
 def guessing(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
-    """Return how often a threshold on one statistic guesses the world correctly; chosen on half of the runs.
+    """Return how often a threshold on one statistic guesses the world correctly; it is chosen on half of the runs.
 
     >>> rng = np.random.default_rng(0)
     >>> 0.9 < guessing(rng.normal(3, 1, 4000), rng.normal(0, 1, 4000)) < 0.96
@@ -199,7 +199,7 @@ def guessing(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
 
 
 def guessing_allowed(epsilon: float, delta: float, *, gaussian: bool = True) -> float:
-    """Return how often any attacker can guess a fair coin correctly, if the claim holds.
+    """Return how often an attacker can guess a fair coin correctly at most, if the claim holds.
 
     >>> round(guessing_allowed(1.0, 1e-5, gaussian=False), 3), round(guessing_allowed(1.0, 1e-5), 3)
     (0.731, 0.553)

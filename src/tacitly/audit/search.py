@@ -1,4 +1,4 @@
-"""Search for the canary that is easiest to find: screen all of them cheaply, then try the best in runs of their own."""
+"""Search for the canary that is easiest to detect: screen all of them cheaply, then try the best in their own runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tacitly.audit.worlds import canaries, worlds
 from tacitly.methods.base import PrivateModel
 from tacitly.privacy.guarantee import Adjacency, Unit
 
-_CLOSE = 0.97  # of the largest power counts as much
-_FINALISTS, _REPEATS = 3, 3  # canaries of each kind that are tried in runs of their own, and how often again
+_CLOSE = 0.97  # powers above this share of the largest are treated as equal to it
+_FINALISTS, _REPEATS = 3, 3  # canaries of each kind that are tried in their own runs, and number of repetitions
 
 
 class Search(NamedTuple):
-    """The attacker with the strongest canary, its power (typical, and the largest in any run), and what was found."""
+    """The attacker with the strongest canary, its power (typical, and the largest in any run), and the findings."""
 
     attacker: Attacker
     typical: Power
@@ -31,11 +31,12 @@ class Search(NamedTuple):
 def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Search:
     """Try all canaries.
 
-    What a canary adds to the queries of a run hardly depends on which canary of its size and number of rows the run
-    had, since the noise of so few users drowns everybody. So those are screened by the queries of one run, in which
-    none of them may move a sum by more than its sensitivity. The best get runs of their own: the most powerful, and
-    those with the largest values among the nearly as powerful; several, because a clip found privately is noisy: a
-    canary may reach it in one run and not in the next.
+    What a canary contributes to the queries of a run hardly depends on which canary of its size and number of rows took
+    part in that run, because with so few users noise dominates all contributions. So canaries of the same kind are
+    screened with the queries of one run, in which none of them may move a sum by more than its sensitivity. The best
+    canaries get their own runs: the most powerful, and among the nearly as powerful those with the largest values.
+    There are several, because a clipping bound found privately is noisy: a canary may reach it in one run and not in
+    the next.
     """
     labels = estimator.audit_labels
     everybody = list(_distinct(canaries(labels=labels), adjacency))
@@ -48,7 +49,7 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Sear
         if kind not in transcripts:
             try:
                 transcripts[kind] = attacker.run(attacker.worlds.inside)[1]
-            except Exception as error:  # which tells that somebody like this is there
+            except Exception as error:  # an error reveals that such a user takes part
                 transcripts[kind] = []
                 findings.append(f"a canary's values raise {type(error).__name__}")
         screened.append(attacker.screen(transcripts[kind]).size)
@@ -57,7 +58,7 @@ def strongest(estimator: PrivateModel, unit: Unit, adjacency: Adjacency) -> Sear
     for at in _finalists(screened, [max(float(np.abs(part).max()) for part in canary) for canary, _ in everybody]):
         try:
             powers = [attackers[at].power()]
-            if math.isinf(powers[0].mu):  # without noise any canary that moves a sum is seen
+            if math.isinf(powers[0].mu):  # without noise, any canary that moves a sum is detected
                 return Search(attackers[at], powers[0], powers[0], tuple(dict.fromkeys(findings)))
             powers.extend(attackers[at].power() for _ in range(_REPEATS))
         except Exception as error:
@@ -77,7 +78,7 @@ def _finalists(powers: Sequence[float], sizes: Sequence[float]) -> list[int]:
 
 
 def _distinct(pairs: Iterator[tuple[User, User]], adjacency: Adjacency) -> Iterator[tuple[User, User]]:
-    """Leave out canaries that differ only by their replacement, where nobody is replaced."""
+    """Leave out canaries that differ only in their replacement, if users are not replaced."""
     seen: set[bytes] = set()
     for canary, replacement in pairs:
         key = b"".join(np.ascontiguousarray(part).tobytes() for part in canary)

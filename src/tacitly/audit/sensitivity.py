@@ -1,8 +1,8 @@
 """Attack one query: no unit may move its sum by more than its claimed sensitivity.
 
-A query is sound if the clipped contribution of one unit is finite and no longer than the clip; if the contributions of
-two units lie no further apart than claimed for replace-one; and if no contribution depends on other units' rows. All
-three are tested with units built to break them, and with pairs found by a random search.
+A query is sound if the clipped contribution of one unit is finite and its norm is at most the clipping bound; if the
+distance between the contributions of two units is at most as claimed for replace-one; and if no contribution depends on
+other units' rows. All three are tested with units built to break them, and with pairs found by a random search.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STRIDE = 5  # every fifth unit is tested for influence on others: neighbouring 
 
 @dataclass(frozen=True, kw_only=True)
 class SensitivityReport:
-    """Result of the attack; ``zero_out`` and ``replace_one`` are the largest changes of the sum found, in clips."""
+    """Result of the attack; ``zero_out`` and ``replace_one`` are the largest changes found, relative to the bound."""
 
     violations: tuple[str, ...]
     zero_out: float
@@ -63,13 +63,13 @@ def check_sensitivity(
     Parameters
     ----------
     query
-        Any :class:`~tacitly.federation.base.Query`, ours or yours.
+        Any :class:`~tacitly.federation.base.Query`, from tacitly or your own.
     n_features
         Number of features of the rows it reads.
     clip
-        The clip at which it is attacked.
+        The clipping bound of the attack.
     pairs
-        Additional pairs of units that should lie far apart, each unit as (rows, targets).
+        Additional pairs of units whose contributions should be far apart, each unit as (rows, targets).
     random_state
         Seed of the units and of the search.
     exponents
@@ -85,7 +85,7 @@ def check_sensitivity(
     if isinstance(query, Scores):
         raise ValueError(
             "check_sensitivity tests clipped sums. Found Scores, whose losses are bounded one by one and not clipped: "
-            "audit the estimator that selects by them."
+            "audit the estimator that selects with them."
         )
     claimed = Sensitivity.of_clip(clip, acute=query.acute, unit=query.unit)
     found: list[str] = []
@@ -119,7 +119,7 @@ def check_sensitivity(
 
 
 def added_by(query: Query, user: User, clip: float, dtype: type = np.float64) -> Array | None:
-    """Return the contribution of one unit by the fused form that releases use; None if that raises."""
+    """Return the contribution of one unit, computed by the fused code that releases use; None if that raises."""
     with np.errstate(all="ignore"):
         X: Rows = read_only(np.ascontiguousarray(user[0], dtype=dtype))
         y: Rows = read_only(np.ascontiguousarray(user[1], dtype=dtype))
@@ -130,16 +130,16 @@ def added_by(query: Query, user: User, clip: float, dtype: type = np.float64) ->
 
 
 def _extent(vectors: Sequence[Array], clip: float) -> tuple[float, float]:
-    """Return the length of the longest vector, and the largest distance between two, in clips."""
+    """Return the largest norm, and the largest distance between two vectors, in units of the clipping bound."""
     if not vectors:
         return 0.0, 0.0
-    different: dict[bytes, Array] = {}  # many are equal to the last bit: a histogram's, or what a clip made of them
+    different: dict[bytes, Array] = {}  # many are identical: contributions to histograms, or clipped vectors
     for vector in vectors:
         different.pop(told := vector.tobytes(), None)
         different[told] = vector
     stacked = np.array(list(different.values())) / clip
     longest = math.sqrt(np.einsum("ij,ij->i", stacked, stacked).max())
-    # Most of the others are equal but for rounding, so one of each is kept; all pairs at once would take gigabytes.
+    # Most of the others are equal up to rounding, so one of each is kept; all pairs at once would need gigabytes.
     near = np.round(stacked, 11)
     stacked = stacked[list({row.tobytes(): i for i, row in enumerate(near)}.values())]
     lengths, furthest = np.einsum("ij,ij->i", stacked, stacked), 0.0

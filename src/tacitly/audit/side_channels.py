@@ -39,13 +39,13 @@ _HOSTILE = (
 
 
 def side_channels(estimator: PrivateModel, unit: Unit) -> Iterator[str]:
-    """Fit once with each of a few adversarial users; yield what became visible besides the releases."""
+    """Fit once with each of a few adversarial users; yield effects that are visible besides the releases."""
     labels = estimator.audit_labels
     users = dict(adversarial_users(FEATURES, exponents=_EXPONENTS))
     for name in _HOSTILE:
         X, y = users[name]
         if labels is not None:
-            y = np.where(y > 0, labels[1], labels[0])  # estimators reject other labels before they learn
+            y = np.where(y > 0, labels[1], labels[0])  # estimators reject other labels before they learn anything
         pair = worlds(unit, Adjacency.ZERO_OUT, ((X, y), (X, y)), labels=labels)
         attacker = Attacker(estimator, pair)
         with _terminal() as output, warnings.catch_warnings(record=True) as caught:
@@ -60,7 +60,7 @@ def side_channels(estimator: PrivateModel, unit: Unit) -> Iterator[str]:
                 sys.stderr.flush()
             output.seek(0)
             text = output.read()
-        public = (UncertifiedWarning, TooFewUsersWarning)  # decided by parameters and by what was released
+        public = (UncertifiedWarning, TooFewUsersWarning)  # these depend only on parameters and released values
         warned = [str(w.category.__name__) for w in caught if not issubclass(w.category, public)]
         if warned:
             yield f"a user's values ({name}) cause the warning {warned[0]}"

@@ -1,4 +1,4 @@
-"""Which estimator to audit, read from a folder or a file, and a cache of what audits found."""
+"""Which estimator to audit, read from a folder or a file, and a cache of audit results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tacitly.privacy.certificate import Certificate
 
 @dataclass(frozen=True)
 class Verdict:
-    """The text of an audit's report, and whether the claim stands."""
+    """The text of an audit's report, and whether the claim was not contradicted."""
 
     ok: bool
     text: str
 
 
 def subject(target: str | os.PathLike[str]) -> tuple[PrivateModel, float | None]:
-    """Read which estimator to audit, and what it claims, from a model folder or a JSON file.
+    """Read which estimator to audit, and its claim, from a model folder or a JSON file.
 
-    A file holds ``{"class": "PrivateFedRep", "parameters": {"rank": 2, "epsilon": 1.0}}``; a class of your own is named
-    ``"module:Class"`` and imported from the current folder. A folder may name classes of tacitly only; the claim is the
-    one in its certificate.
+    A file has the form ``{"class": "PrivateFedRep", "parameters": {"rank": 2, "epsilon": 1.0}}``; your own class is
+    named ``"module:Class"`` and imported from the current folder. A folder may name only classes of tacitly; the claim
+    is the one in its certificate.
     """
     place = Path(target)
     path = place / "config.json" if place.is_dir() else place
@@ -71,7 +71,7 @@ def cached_audit(
     fresh: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Verdict:
-    """Audit an estimator, or return what an earlier audit of the same code and parameters found."""
+    """Audit an estimator, or return the result of an earlier audit of the same code and parameters."""
     question = {
         "class": f"{type(estimator).__module__}:{type(estimator).__qualname__}",
         "parameters": {k: plain_parameter(v) for k, v in estimator.get_params(deep=False).items() if k != "ledger"},

@@ -14,13 +14,13 @@ from tacitly.privacy.guarantee import Unit
 User = tuple[Array, Array]
 
 EXPONENTS = tuple(-322.0 + 1.5 * step for step in range(421))
-"""In small steps: squares underflow, become subnormal and overflow in narrow ranges of magnitude."""
+"""Exponents in small steps: squares underflow, become subnormal and overflow in narrow ranges of magnitude."""
 
 
 def adversarial_users(
     n_features: int, random_state: int = 0, exponents: Iterable[float] = EXPONENTS
 ) -> list[tuple[str, User]]:
-    """Return named users, each with its rows and targets; ``exponents`` are the powers of ten that they are scaled by.
+    """Return named users, each with its rows and targets; ``exponents`` are the powers of ten of their scales.
 
     >>> users = dict(adversarial_users(3))
     >>> users["one row"][0].shape

@@ -1,7 +1,7 @@
 """Two neighbouring cohorts, small enough to run thousands of times: one with a canary, one without it.
 
-All users but the canary are ordinary and known to the attacker. The canary has extreme values, so that its contribution
-to every sum is as long as the clip allows: the worst case that a guarantee must cover.
+All users except the canary are ordinary and known to the attacker. The canary has extreme values, so that its
+contribution to every sum is as long as the clipping bound allows: the worst case that a guarantee must cover.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ USERS, ROWS, FEATURES = 12, 6, 4
 
 @dataclass(frozen=True)
 class Worlds:
-    """Neighbouring cohorts: ``inside`` has the canary; ``outside`` lacks it, or has its replacement."""
+    """Neighbouring cohorts: ``inside`` has the canary; ``outside`` does not have it, or has its replacement."""
 
     inside: Cohort
     outside: Cohort
 
 
 def canaries(n_features: int = FEATURES, *, labels: tuple[float, float] | None = None) -> Iterator[tuple[User, User]]:
-    """Yield canaries, each with its replacement: equally extreme, and as different as possible.
+    """Yield canaries, each with its replacement: as extreme as the canary, and as different as possible.
 
     ``labels`` are the two allowed target values of a classification problem; None for any number.
     """
@@ -38,7 +38,7 @@ def canaries(n_features: int = FEATURES, *, labels: tuple[float, float] | None =
         signs = np.where(np.arange(rows) % 2, 1.0, -1.0)
         axis = np.outer(signs, np.eye(n_features)[0])
         for shape in (X, axis):
-            for size in (1.0, 1e3, 1e6, 1e40):  # the last exceeds any clip, even one read off pure noise
+            for size in (1.0, 1e3, 1e6, 1e40):  # the last exceeds any clipping bound, even one found from pure noise
                 for level in (1.0, 1e3, 1e6):
                     y = level * (size * shape @ direction)
                     canary = (size * shape, y)
@@ -47,7 +47,7 @@ def canaries(n_features: int = FEATURES, *, labels: tuple[float, float] | None =
                             continue
                         canary = (size * shape, np.where(y > 0, labels[1], labels[0]))
                         yield canary, (canary[0], np.where(y > 0, labels[0], labels[1]))
-                        # A personal head can flip its sign, so flipped labels alone may leave losses unchanged.
+                        # A personal head can change its sign, so changing only the labels may not change the losses.
                         yield canary, (np.roll(canary[0], 1, axis=1), canary[1])
                         continue
                     yield canary, (canary[0], -y)
@@ -59,7 +59,7 @@ def worlds(
 ) -> Worlds:
     """Return a cohort of ordinary users with a canary, and its neighbour.
 
-    A unit that is to contribute nothing has NaN for features and, if it is a number, for the target: the federation
+    A unit that must contribute nothing has NaN for its features and, if it is a number, for the target: the federation
     leaves it out of sums but counts it as a user.
     """
     rng = np.random.default_rng(11)
@@ -86,5 +86,5 @@ def worlds(
 
 
 def _nothing(y: Array, labels: tuple[float, float] | None) -> Array:
-    """Return targets of a unit that contributes nothing; a class must be one of those declared."""
+    """Return targets of a unit that contributes nothing; a class must be one of the declared classes."""
     return np.full_like(y, np.nan) if labels is None else y

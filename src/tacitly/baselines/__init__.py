@@ -1,1 +1,1 @@
-"""What a user would run instead. Modules load when they are needed: ``tacitly.FedRep`` and the others name theirs."""
+"""Baselines: what a user would run instead. Modules are loaded on first use, for example by ``tacitly.FedRep``."""

@@ -1,4 +1,4 @@
-"""Common to linear baselines: read rows like the private estimators, predict with heads on a basis."""
+"""Common code of linear baselines: read rows like the private estimators, predict with heads on a basis."""
 
 from __future__ import annotations
 

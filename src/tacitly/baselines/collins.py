@@ -1,7 +1,7 @@
-"""FedRep as Collins, Hassani, Mokhtari and Shakkottai printed it (2021, Algorithm 1 for linear models). Not private.
+"""FedRep as printed by Collins, Hassani, Mokhtari and Shakkottai (2021, Algorithm 1 for linear models). Not private.
 
-From a random basis: every user fits a head by least squares on the current basis, the server moves the basis along the
-mean gradient by a fixed step and orthonormalises it. All users take part in every round.
+It starts from a random basis. In each round every user fits a head by least squares on the current basis; the server
+moves the basis along the mean gradient by a fixed step and orthonormalises it. All users take part in every round.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tacitly.data.cohort import Cohort
 from tacitly.linalg import orthonormal
 
 ROUNDS = 200
-_RIDGE = 1e-12  # of the trace: users with fewer rows than directions have no unique head
+_RIDGE = 1e-12  # relative to the trace: users with fewer rows than directions have no unique head
 
 
 def learn(cohort: Cohort, rank: int, rounds: int, step_size: float | None, seed: int | None) -> Array:
     """Return the basis after ``rounds`` steps.
 
     ``step_size`` is η; None for the largest that their Theorem 1 allows, 1/(4σ²), where σ² is the largest eigenvalue of
-    the mean of vvᵀ over users. It is read off the heads, as large as they became so far.
+    the mean of vvᵀ over users. It is computed from the heads, and is the largest value of all rounds so far.
     """
     groups = list(_by_size(cohort))
     basis = orthonormal(np.random.default_rng(seed).normal(size=(cohort.n_features, rank)))[0]
@@ -44,7 +44,7 @@ def learn(cohort: Cohort, rank: int, rounds: int, step_size: float | None, seed:
 
 
 def _by_size(cohort: Cohort) -> Iterator[tuple[Array, Array]]:
-    """Yield the rows and targets of all users with the same number of rows, stacked; none of users without rows."""
+    """Yield stacked rows and targets of all users with the same number of rows; users without rows are skipped."""
     assert cohort.y is not None
     counts = np.diff(cohort.offsets)
     for size in np.unique(counts[counts > 0]):

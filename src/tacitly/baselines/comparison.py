@@ -1,11 +1,11 @@
 """A comparison with what users would have otherwise, on rows held out from every head.
 
-A fifth of each user's rows is held out. All methods fit on the rest; the private part is the released one (differential
-privacy bounds what it can know of the held-out rows), only heads are fitted again. The numbers are computed from
-private data and are not in any ledger: they are for the operator alone.
+A fifth of each user's rows is held out. All methods fit on the rest. The private part is the released one (differential
+privacy bounds what it can contain about the held-out rows); only heads are fitted again. The numbers are computed from
+private data and are not in any ledger: they are for the operator only.
 
-Baselines get what helps them: an intercept, features in units of their standard deviations, missing cells at their
-column's mean. So a model that beats them beats what is easily had, not an accident of units.
+Baselines get an intercept, features in units of their standard deviations, and missing cells replaced by their column's
+mean. So a model that beats them is better than simple models with well-scaled inputs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tacitly.heads.losses import Loss
 from tacitly.privacy.certificate import Certificate, shown
 
 _MOST_USERS = 4000  # enough for two digits; fitting local models of all users would take longer than the fit
-_MOST_TRAINED = 50_000  # the non-private methods train on this many users, so that a copy of their rows fits
-_PENALTIES = np.append(10.0 ** np.arange(-2.0, 4.0, 0.5), np.inf)  # of a user's slopes, in plain units
-_CELLS = 1 << 21  # numbers that users with the same number of rows may take at once
-_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)  # of the way from the logarithm of a user's mean count to that of a local model's
-_CLEAR = 2.0  # standard errors by which an error is smaller that is called smaller
-_PERFECT = 0.999  # R², accuracy or explained deviance from which on a target is suspected among the columns
-_ABSURD = 0.5  # share of all users' error from which on one user decides alone
+_MOST_TRAINED = 50_000  # the non-private methods train on at most so many users, so that a copy of their rows fits
+_PENALTIES = np.append(10.0 ** np.arange(-2.0, 4.0, 0.5), np.inf)  # of a user's slopes, in standard units
+_CELLS = 1 << 21  # maximum of numbers that are loaded at once for users with the same number of rows
+_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)  # of the way from the logarithm of a user's mean count to that of a local model
+_CLEAR = 2.0  # an error is called smaller if it is smaller by this many standard errors
+_PERFECT = 0.999  # from this R², accuracy or explained deviance on, the target may be among the columns
+_ABSURD = 0.5  # from this share of all users' error on, one user decides the comparison alone
 _MOST_WORK = 1e10  # users times weights³ up to which mixed effects are fitted again without noise: some minutes
-_NOTHING = 0.02  # R² or explained deviance below which hardly anything is predicted
-_EXACT = 1.0 - 1e-12  # score of predictions that are off by rounding only
+_NOTHING = 0.02  # below this R² or explained deviance, almost nothing is predicted
+_EXACT = 1.0 - 1e-12  # score of predictions whose only errors are rounding errors
 
 OURS, TWIN, MEANS, LOCAL, SINGLE = (
     "tacitly (this model)",
@@ -54,7 +54,7 @@ class Comparable(Protocol):
 
     @property
     def loss(self) -> str:
-        """What targets mean."""
+        """The loss of the targets."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters."""
@@ -87,7 +87,7 @@ class HeldOut:
     loss: Loss
     test: Cohort
     rows_kept: npt.NDArray[np.int64]
-    """How many rows each user's own part was fitted to."""
+    """The number of rows to which each user's head was fitted."""
     predictions: dict[str, npt.NDArray[Any]]
     private: dict[str, str]
     ranges: str | None = None
@@ -106,9 +106,9 @@ class HeldOut:
         return Line(method, self.private[method], error, score, doubt)
 
     def without_absurd_users(self) -> tuple[HeldOut, int]:
-        """Return this without users who alone have most of the error, whatever predicts, and how many those are.
+        """Return this without users who alone have most of the error of every method, and the number of these users.
 
-        One cell of a billion decides otherwise which method is better, and says nothing about the others.
+        Otherwise one extreme cell decides which method is better, and says nothing about the other users.
         """
         found, most = self, self.test.n_users // 100
         while found.test.n_users > self.test.n_users - most:
@@ -136,10 +136,10 @@ class HeldOut:
 
 
 def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list[Line]:
-    """Compare a fitted model with what users have alone, one model for all, and the same method without privacy.
+    """Compare a fitted model with users' own models, one model for all, and the same method without privacy.
 
-    The list is empty where no user has two rows, so that none can be held out; the same method without privacy is left
-    out where it would take much longer than this model did.
+    The list is empty if no user has two rows, because then no row can be held out. The same method without privacy is
+    left out if it would take much longer than this model did.
 
     >>> import tacitly
     >>> X, y, users, *_ = tacitly.datasets.make_shared_subspace(500, 8, 1, 10, random_state=0)
@@ -153,7 +153,7 @@ def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list
 
 
 def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> HeldOut | None:
-    """Hold out rows, fit every method to the others and predict; None where no user has two rows."""
+    """Hold out rows, fit every method to the others and predict; None if no user has two rows."""
     rng = np.random.default_rng(random_state)
     if cohort.n_users > _MOST_TRAINED:
         cohort = cohort.take(np.sort(rng.permutation(cohort.n_users)[:_MOST_TRAINED]))
@@ -163,10 +163,10 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
     some = np.sort(rng.permutation(train.n_users)[:_MOST_USERS])
     probe, epsilon, loss = test.take(some), model.certificate_.epsilon, model._loss()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a baseline that has not quite converged is still what it is
+        warnings.simplefilter("ignore")  # a baseline that has not quite converged is still used
         predictions = alternatives(train, test, loss, some)
         if _twin_work(model, train) <= _MOST_WORK:
-            predictions[TWIN] = _predicted(_not_private(model, train), probe)  # not kept: heads may be large
+            predictions[TWIN] = _predicted(_not_private(model, train), probe)  # not stored, because heads may be large
     predictions[OURS] = _predicted(model.with_heads_of(train), probe)
     private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
     private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
@@ -176,9 +176,9 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
 def alternatives(
     train: Cohort, test: Cohort, loss: Loss, some: npt.NDArray[np.int64] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return what users' own means, local models and one model for all predict of held-out rows.
+    """Return the predictions of users' own means, local models and one model for all for held-out rows.
 
-    ``some`` are the positions of the users whose rows are predicted; None for all.
+    ``some`` are the positions of the users whose rows are predicted; None for all users.
     """
     chosen = np.arange(train.n_users) if some is None else some
     same: dict[str, Any] = {"loss": loss.name, "classes": loss.classes, "fit_intercept": True}
@@ -192,7 +192,7 @@ def alternatives(
 
 
 def ranges_option(model: Comparable) -> str | None:
-    """Return the command's option that declares columns' ranges, where the method has one that may still help."""
+    """Return the command's option that declares columns' ranges, if the method has one that may still help."""
     parameters = model.get_params()
     if "schema" in parameters:
         return "--range"
@@ -200,7 +200,7 @@ def ranges_option(model: Comparable) -> str | None:
 
 
 def verdict(lines: list[Line], ranges: str | None = None) -> str:
-    """Say in one sentence whether sharing helped against the users' own means, and if not, what to do.
+    """Return a sentence that says whether sharing helped against the users' own means, and if not, what to do.
 
     ``ranges`` is the model's :func:`ranges_option`.
 
@@ -238,14 +238,14 @@ def verdict(lines: list[Line], ranges: str | None = None) -> str:
 
 
 def _too_good(line: dict[str, Line]) -> str:
-    """Return a caution where one model for all is almost exact, and users' own means are not."""
+    """Return a caution if one model for all is almost exact, and users' own means are not."""
     if line[SINGLE].score < _PERFECT or line[MEANS].score > _PERFECT:
         return ""
     return " One model for all is almost exact, too: does a column repeat the target, or follow from it?"
 
 
 def _too_little(line: dict[str, Line]) -> str:
-    """Return a caution where one model for all is as good, and hardly better than one number for all."""
+    """Return a caution if one model for all is as good, and hardly better than one number for all."""
     if line[OURS].score > _NOTHING or line[SINGLE].error > (1.0 + _NOTHING) * line[OURS].error:
         return ""
     return " But hardly anything was learned: one number for everybody predicts about as well."
@@ -282,7 +282,7 @@ def _rows(cohort: Cohort, owner: npt.NDArray[np.int64], chosen: npt.NDArray[np.b
 
 
 def _in_plain_units(train: Cohort, test: Cohort) -> tuple[Cohort, Cohort]:
-    """Return both with missing cells at their column's mean, centred, in units of the standard deviation."""
+    """Return both cohorts with missing cells at their column's mean, centred, in units of the standard deviation."""
     known = np.isfinite(train.X)
     count = np.maximum(known.sum(axis=0), 1)
     center = np.where(known, train.X, 0.0).sum(axis=0, dtype=np.float64) / count
@@ -305,7 +305,7 @@ def _own_means(loss: Loss, train: Cohort, test: Cohort) -> npt.NDArray[Any]:
         return np.repeat(labels[votes.argmax(axis=0)], counts)
     assert train.y is not None
     sums: Array = np.add.reduceat(train.y, train.offsets[:-1], dtype=np.float64)
-    if loss.name == "poisson":  # half a row at the population's rate: nobody's rate is zero
+    if loss.name == "poisson":  # add half a row at the population's rate, so that no rate is zero
         return np.repeat((sums + 0.5 * train.y.mean()) / (rows + 0.5), counts)
     return np.repeat(sums / rows, counts)
 
@@ -313,8 +313,8 @@ def _own_means(loss: Loss, train: Cohort, test: Cohort) -> npt.NDArray[Any]:
 def _own_ridges(train: Cohort, test: Cohort) -> Array:
     """Predict with one ridge regression per user, intercept unpenalised.
 
-    The penalty is the one with the least leave-one-out error over all users, an infinite one (the user's mean) among
-    them: leave-one-out on a single user's two or three rows could not tell an exploding slope from a good one.
+    The penalty is the one with the smallest leave-one-out error over all users; it may be infinite (the user's mean).
+    Leave-one-out on a single user's two or three rows could not distinguish an exploding slope from a good one.
     """
     errors = np.zeros(len(_PENALTIES))
     predicted = np.zeros((len(_PENALTIES), test.n_rows))
@@ -346,15 +346,15 @@ def _alike(train: Cohort, test: Cohort) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _places(cohort: Cohort, users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the positions of the rows of users who have equally many, one line per user."""
+    """Return the positions of the rows of users with equal numbers of rows, one line per user."""
     size = int(cohort.offsets[users[0] + 1] - cohort.offsets[users[0]])
     return np.asarray(cohort.offsets[users][:, None] + np.arange(size))
 
 
 def _alone(loss: Loss, same: dict[str, Any], train: Cohort, test: Cohort) -> npt.NDArray[Any]:
-    """Predict with one model per user, pulled to the user's own mean as far as is best on the held-out rows.
+    """Predict with one model per user, shrunk to the user's own mean as far as is best on the held-out rows.
 
-    That favours it. A fit to two or three counts alone may say ten billion for the next.
+    This choice favours the baseline. A fit to two or three counts alone may predict ten billion for the next count.
     """
     own, means = _predicted(LocalModels(**same).fit(train), test), _own_means(loss, train, test)
     tried = [own, means]
@@ -366,9 +366,9 @@ def _alone(loss: Loss, same: dict[str, Any], train: Cohort, test: Cohort) -> npt
 
 
 def _twin_work(model: Comparable, train: Cohort) -> float:
-    """Return how much work a fit without noise is, if that grows with the third power of the columns; else 0.
+    """Return the work of a fit without noise, if it grows with the third power of the number of columns; else 0.
 
-    Noise leaves out most of a thousand columns; without it all are learned from, which may take hours.
+    With noise, most of a thousand columns are left out; without it the fit uses all of them, which may take hours.
     """
     from tacitly.methods.mixed_effects.estimator import MixedEffects
 
@@ -380,7 +380,7 @@ def _not_private(model: Comparable, train: Cohort) -> Any:
     from tacitly.methods.margin.estimator import MarginClassifier
 
     given = model.get_params(deep=False)
-    if isinstance(model, MarginClassifier):  # without noise there is nothing to choose among
+    if isinstance(model, MarginClassifier):  # without noise there is nothing to select
         from tacitly.baselines.fedrep import FedRep
 
         same = {name: given[name] for name in ("rank", "fit_intercept", "loss", "classes")}

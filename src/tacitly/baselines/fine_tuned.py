@@ -1,4 +1,4 @@
-"""The four frameworks AMHT-LRS (Pal et al. 2024) compares with, private where something is shared.
+"""The four frameworks that AMHT-LRS (Pal et al. 2024) compares with; they are private if something is shared.
 
 | framework | user i's model | here | numbers (d features, n users) |
 |---|---|---|---|
@@ -8,9 +8,9 @@
 | prompt learning | u, cᵢ: uᵀ(x ‖ cᵢ) | :class:`PromptLearning` | d + e·n |
 
 In a linear model an embedding cᵢ appended to the features adds one number to every prediction, whatever its length e: a
-personal intercept. That is how it is fitted here; the paper counts all e.
+personal intercept. So it is fitted as an intercept here; the paper counts all e numbers.
 
-All three learn what is shared through the door, with ``epsilon = math.inf`` for the non-private version.
+All three release what is shared through the federation; ``epsilon = math.inf`` is the non-private version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tacitly.privacy.guarantee import UncertifiedWarning
 
 
 class CentralModel(Baseline):
-    """One linear model for all users, learned privately; ``epsilon = math.inf`` for the non-private one.
+    """One linear model for all users, learned privately; ``epsilon = math.inf`` is the non-private version.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class CentralModel(Baseline):
         return len(self.basis_)
 
     def _fit_cohort(self, cohort: Cohort) -> None:
-        """Learn the model privately; personal intercepts, if any, at home."""
+        """Learn the model privately; personal intercepts, if any, are fitted locally."""
         model = LowRankSparse(1, 0, self.epsilon, self.delta, shared_weight=True, fit_intercept=self._with_intercept)
         with warnings.catch_warnings():
             if np.isinf(self.epsilon):
@@ -109,7 +109,7 @@ class FullFineTuning(CentralModel):
         return int(self.heads_.size)
 
     def _fit_cohort(self, cohort: Cohort) -> None:
-        """Learn the central model privately, the personal ones at home."""
+        """Learn the central model privately, and the personal models locally."""
         super()._fit_cohort(cohort)
         central = self.basis_[:, 0]
         residuals = np.asarray(cohort.y, dtype=np.float64) - cohort.X @ central

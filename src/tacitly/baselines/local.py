@@ -1,6 +1,6 @@
-"""Local models: one ridge fit per user, with the penalty chosen by the user's own leave-one-out error.
+"""Local models: one ridge regression per user, with the penalty chosen by the user's own leave-one-out error.
 
-Nothing is shared, so nothing needs protection. It is what a user has without sharing, and what sharing must beat.
+Nothing is shared, so nothing needs protection. Sharing must beat these models to be useful.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class LocalModels(Baseline):
     fit_intercept, loss, classes
         As for :class:`tacitly.PrivateFedRep`.
     gradient_steps
-        None: exact fits. A number: so many steps of gradient descent from zero on the user's mean squared error, each
-        as long as is safe (one over the largest curvature), as the local baseline of Private FedRep (Figure 2) has it.
+        None: exact fits. A number: that many steps of gradient descent from zero on the user's mean squared error,
+        each of the largest safe length (one over the largest curvature), as in the local baseline of Private FedRep
+        (Figure 2).
 
     Examples
     --------
@@ -75,7 +76,7 @@ class LocalModels(Baseline):
         self._take_heads(heads)
 
     def _on_own_span(self, X: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Fit on an orthonormal basis of the user's own rows: a ridge solution has no part outside their span."""
+        """Fit on an orthonormal basis of the user's own rows, because a ridge solution lies in their span."""
         loss = self._loss()
         span = np.linalg.qr(X.T)[0] if len(X) < X.shape[1] else np.eye(X.shape[1])
         head = fit_loss_heads(X, y, np.array([0, len(X)]), span, loss, intercept=self.fit_intercept)[0]

@@ -1,7 +1,7 @@
 """Mixed models for classes and counts without privacy: the reference that private fits are compared with.
 
 Model: η = zᵀwᵢ with z = (1, x), wᵢ ~ N(w̄, S), and y a class of probability 1/(1 + exp(−η)) or a count of rate
-exp(η + e), e ~ N(0, s²). S is full, or that of an intercept alone. Maximum likelihood, by a Newton iteration on the
+exp(η + e), e ~ N(0, s²). S is full, or has only the intercept's variance. Maximum likelihood, by Newton's method on the
 moments of users' posteriors: at the maximum Σu = 0, Σ(u uᵀ − J) = 0 and Σ s²(α² − β) = 0 in the notation of
 :mod:`~tacitly.methods.mixed_effects.likelihoods`. Posteriors are those of expectation propagation.
 """

@@ -2,7 +2,7 @@
 
 * :func:`unweighted_average` (UDA, Fan et al. 2019): average of the devices' projectors.
 * :func:`weighted_average` (WDA, Bhaskara and Wijewardena 2019): the same, weighted by the devices' eigenvalues.
-* :func:`randomized_svd` (DR-SVD): a random sketch of all rows, two products with them.
+* :func:`randomized_svd` (DR-SVD): a random sketch of all rows, with two products with the rows.
 
 Each returns an orthonormal d×k basis.
 """

@@ -1,10 +1,10 @@
-"""What a user would run instead of :class:`tacitly.Recommender`: means, popularity, alternating least squares, DP-SGD.
+"""Baselines of :class:`tacitly.Recommender`: means, popularity, alternating least squares, DP-SGD.
 
-All of them go through the door, so their ε is true: it is debited in a ledger of their own, at ε = ∞ too.
+All of them release through the federation, so their ε is derived from the ledger: each has its own, also at ε = ∞.
 
 * :class:`ItemMeans`: private item means around users' means.
 * :func:`private_popularity`: a private count of ratings per item.
-* :class:`PrivateALS`: DPALS (Chien et al. 2021). Users solve for their factors at home; per item, the sums of u uᵀ and
+* :class:`PrivateALS`: DPALS (Chien et al. 2021). Users solve for their factors locally; per item, the sums of u uᵀ and
   r·u are released in every round. A user's items are weighted by a power of their private counts, which is the paper's
   adaptive weighting, and a user's whole contribution has a bounded norm. At ε = ∞ it is alternating least squares.
 * :class:`PrivateSGD`: DP-SGD on the item factors: per-user gradients, clipped, one noisy step per round.
@@ -39,7 +39,7 @@ Codes = npt.NDArray[np.int64]
 
 @dataclass
 class ItemMeans:
-    """Users' means at home, and private means per item of what is left; ``gains`` and shrinkage as usual."""
+    """Users' means, computed locally, and private means per item of the residuals; ``gains`` and shrinkage as usual."""
 
     epsilon: float
     delta: float = 1e-6
@@ -52,7 +52,7 @@ class ItemMeans:
         prior = WeightPrior(np.zeros(1), np.full((1, 1), 1.0), 1.0)
         found, noise = _sums(federation, plan, self.catalogue, prior, "items")
         sums, weights = found
-        # Users' variance is about one in these units; a mean is shrunk by the noise of its sum and weight.
+        # Users' variance is about one in these units; a mean is shrunk according to the noise of its sum and weight.
         kept = np.maximum(weights, 0.0)
         self.effects = sums * kept / (kept**2 + noise**2 * 4.0 + kept * 0.1 + 1e-12)
         self.weights, self.noise = weights, noise
@@ -60,14 +60,14 @@ class ItemMeans:
         return self
 
     def predict(self, positions: Codes, codes: Codes) -> Array:
-        """Return predicted ratings of users at these positions in the cohort."""
+        """Return predicted ratings for users at these positions in the cohort."""
         catalogue = self.catalogue
         found = (self.levels[positions] + self.effects[codes]) * catalogue.unit + catalogue.middle
         return np.asarray(np.clip(found, catalogue.low, catalogue.high))
 
 
 def private_popularity(cohort: Cohort, items: int, epsilon: float, delta: float = 1e-6) -> Array:
-    """Return noisy counts of ratings per item: each user's ratings weigh 1/√m, as a bounded norm needs."""
+    """Return noisy counts of ratings per item: each user's ratings have weight 1/√m, so that their norm is bounded."""
     plan = Plan(Budget(epsilon=epsilon, delta=delta), [Phase(name="popularity", share=1.0)])
     federation = _federation(cohort, plan, "popularity")
     catalogue = Catalogue(np.ones((items, 1)), np.zeros(items), 0.0, 1.0)
@@ -77,9 +77,9 @@ def private_popularity(cohort: Cohort, items: int, epsilon: float, delta: float 
 
 @dataclass(frozen=True)
 class FactorSums(Query):
-    """Per item ω(u uᵀ, r·u), packed, with u the user's ridge solution given the item factors and ω of norm one.
+    """Per item ω(u uᵀ, r·u), packed, with u the user's ridge solution given the item factors, and ω of norm one.
 
-    With ``gradient`` instead ω·e·u alone, e what u leaves: the gradient of the item's factor.
+    With ``gradient`` it is ω·e·u instead, where e is the residual of u: the gradient of the item's factor.
     """
 
     catalogue: Catalogue  # its table holds the item factors
@@ -102,7 +102,7 @@ class FactorSums(Query):
         return self.catalogue.items * self.width
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return one user's sums before the clip."""
+        """Return one user's sums before clipping."""
         return self.block_sum(X, y, np.array([0, len(X)]), np.inf)
 
     def block_sum(self, X: Rows, y: Rows, offsets: Offsets, bound: float) -> Array:
@@ -143,7 +143,7 @@ class PrivateALS:
     random_state: int | None = None
 
     def fit(self, cohort: Cohort, items: int, low: float, high: float) -> PrivateALS:
-        """Learn item means with three tenths of the budget, then item factors of what is left."""
+        """Learn item means with three tenths of the budget, then item factors of the residuals."""
         plan = Plan(
             Budget(epsilon=self.epsilon, delta=self.delta),
             [Phase(name="items", share=0.3), Phase(name="rounds", share=0.7 * (1 - 1e-12), releases=self.rounds)],
@@ -181,13 +181,13 @@ class PrivateALS:
         for item in range(catalogue.items):
             gram = unpack_symmetric(found[item, :half], rank)
             values, vectors = np.linalg.eigh(gram)
-            # The paper projects the noisy matrix to the positive ones; the penalty grows with the noise.
+            # The paper projects the noisy matrix to positive definite ones; here the penalty grows with the noise.
             ridge = 0.1 + self.ridge * noise
             factors[item] = vectors @ ((vectors.T @ found[item, half:]) / (np.maximum(values, 0.0) + ridge))
         return factors
 
     def predict(self, positions: Codes, codes: Codes) -> Array:
-        """Return predicted ratings of users at these positions in the cohort."""
+        """Return predicted ratings for users at these positions in the cohort."""
         inner = np.einsum("ij,ij->i", self.users[positions], self.catalogue.table[codes])
         found = (inner + self.catalogue.effects[codes]) * self.catalogue.unit + self.levels[positions]
         return np.asarray(np.clip(found, self.scale.low, self.scale.high))
@@ -195,7 +195,7 @@ class PrivateALS:
 
 @dataclass
 class PrivateSGD(PrivateALS):
-    """DP-SGD on the item factors, with users' factors solved at home."""
+    """DP-SGD on the item factors; users solve for their factors locally."""
 
     rounds: int = 10
     step: float = 3.0
@@ -208,7 +208,7 @@ class PrivateSGD(PrivateALS):
 
 
 def factors_of(codes: Codes, values: Array, bounds: Offsets, catalogue: Catalogue, penalty: float) -> Array:
-    """Return users' factors given those of items: ridge regression at home."""
+    """Return users' factors given those of items: a local ridge regression."""
     grams, rights, _ = kernels.normal_equations(codes, values, bounds, catalogue.table, catalogue.effects)
     return np.asarray(np.linalg.solve(grams + penalty * np.eye(catalogue.size), rights[..., None])[..., 0])
 
@@ -223,7 +223,7 @@ def _sums(
 
 
 def _levels(cohort: Cohort, catalogue: Catalogue, effects: Array) -> Array:
-    """Return users' means of ratings less item effects, slightly shrunk, in the catalogue's units."""
+    """Return users' means of ratings minus item effects, slightly shrunk, in the catalogue's units."""
     assert cohort.y is not None
     codes, values, bounds = catalogue.rated(cohort.X, cohort.y, cohort.offsets)
     owner = np.repeat(np.arange(cohort.n_users), np.diff(bounds))
@@ -232,7 +232,7 @@ def _levels(cohort: Cohort, catalogue: Catalogue, effects: Array) -> Array:
 
 
 def _without_levels(cohort: Cohort, levels: Array, low: float, high: float) -> Cohort:
-    """Return ratings less their users' levels: computed at home. Levels become rating units."""
+    """Return ratings minus their users' levels, computed locally. Levels become rating units."""
     assert cohort.y is not None
     levels *= (high - low) / 4.0
     levels += (low + high) / 2.0
@@ -251,7 +251,7 @@ def _federation(cohort: Cohort, plan: Plan, name: str) -> LocalFederation:
 
 
 def _again(federation: LocalFederation, cohort: Cohort) -> LocalFederation:
-    """Return the same run behind other rows of the same users: what they computed at home."""
+    """Return the same run on other rows of the same users, which they computed locally."""
     other = LocalFederation(cohort, federation.ledger_run, noise="float")
     other._counter = federation._counter
     return other

@@ -15,7 +15,7 @@ from tacitly.methods.trace_regression.low_rank import leading, retract
 class RGrad(Conventions):
     """Riemannian gradient descent on matrices of rank r (Algorithm 2 of DP-RGrad without noise), exact line search.
 
-    It starts at the best rank-r approximation of n⁻¹ Σ yX. ``X`` is (n, d1, d2) and ``coef_`` is M.
+    It starts at the best rank-r approximation of n⁻¹ Σ yX. ``X`` has shape (n, d1, d2) and ``coef_`` is M.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One model for all users: a pooled fit, not private. It shows the cost of ignoring that users differ."""
+"""One model for all users: a pooled fit, not private. It shows the cost of ignoring differences between users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SingleModel(Baseline):
         self.intercepts_ = np.broadcast_to(level, (cohort.n_users, *np.shape(level))).copy()
 
     def _by_scikit_learn(self, cohort: Cohort) -> tuple[Array, Array]:
-        """Fit all rows as one table with weak ridge; on a sample of them where there are very many."""
+        """Fit all rows as one table with weak ridge penalty; if there are very many, fit a sample of them."""
         from sklearn.linear_model import LogisticRegression, PoissonRegressor
         from sklearn.svm import LinearSVC
 

@@ -1,9 +1,9 @@
-"""How commands find the account that a fit debits: the one that its users have.
+"""Finds the account that a fit debits: by default, the account of its users.
 
-By default a fit debits the account of its users. It is found by keyed fingerprints of their ids
-(:mod:`tacitly.privacy.people`) among the ledgers that this machine has seen, or made in the user's state folder
-(:mod:`tacitly.privacy.home`). So a second fit on the same people says what they have spent before it spends more, and
-the account's ceiling, if it has one, covers both. Where a row is the unit, the table as a whole is what is recognised.
+An account is found by keyed fingerprints of its users' ids (:mod:`tacitly.privacy.people`) among the ledgers that this
+machine has seen, or created in the user's state folder (:mod:`tacitly.privacy.home`). So a second fit on the same
+people first states what they have already spent, and the account's ceiling, if it has one, covers both fits. If rows
+are the unit of privacy, the table as a whole is recognised.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 def account_of(certificate: Certificate) -> Path | None:
-    """Return the ledger that a certificate is recorded in, where this machine has seen it."""
+    """Return the ledger in which a certificate is recorded, if this machine has seen it."""
     try:
         seen = None if certificate.account is None else home.anchor(str(certificate.account["id"]))
-    except ValueError:  # not an account's id
+    except ValueError:  # not the id of an account
         return None
     return Path(seen.path) if seen is not None and Path(seen.path).is_file() else None
 
 
 @contextmanager
 def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> Iterator[Path]:
-    """Give a model the account to debit (the named ledger, the one its users have, or a new one) and a run in it.
+    """Give a model the account to debit (the named ledger, its users' account, or a new one) and a run in it.
 
-    A fit that cannot be certified (ε = ∞) spends no account: its ledger lies beside the model.
+    A fit that cannot be certified (ε = ∞) debits no account: its ledger is written next to the model.
     """
     from tacitly.methods.base import people_of
     from tacitly.privacy.ledger import Ledger
@@ -70,7 +70,7 @@ def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> I
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Let one process at a time look for an account and make one, or two would make one each for the same people."""
+    """Let one process at a time find or create an account; two could otherwise create one each for the same people."""
     while True:
         try:
             lock = lock_file(home.folder() / "accounts.lock")
@@ -84,7 +84,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
-    """Return the ledgers known here that have any of these people: first the one with most, then with most spent."""
+    """Return known ledgers that contain any of these people: most of them first, then by what was spent."""
     from tacitly.privacy.ledger import Ledger, LedgerMismatch
 
     found: list[tuple[int, float, str]] = []
@@ -94,7 +94,7 @@ def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
             continue
         theirs = 0 if kept is None else people.shared(kept)
         if kept is not None and kept.key != people.key:
-            say(f"{seen.path} was created with another key, so it is not known whether these users are in it")
+            say(f"{seen.path} was created with another key, so these users cannot be compared with its users")
         if not path.is_file():
             if theirs and seen.entries > 1:
                 raise ValueError(_gone(name, seen))
@@ -102,12 +102,12 @@ def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
         try:
             with Ledger(path) as account:
                 sound = all(run.certified for run in account.book.runs.values())
-                shared = _shared(account, people) if sound else 0  # without a promise there is nothing to add up
+                shared = _shared(account, people) if sound else 0  # without a guarantee there is nothing to add up
                 spent = account.spent(delta=1e-6) if shared else 0.0
         except (LedgerMismatch, OSError) as error:
             if theirs:
-                raise  # these users' account: what it says must not be passed over
-            say(f"an account could not be read, so it is not known whether these users are in it: {error}")
+                raise  # it is these users' account, so the error must not be ignored
+            say(f"an account could not be read, so these users cannot be compared with its users: {error}")
             continue
         if shared:
             found.append((shared, spent, seen.path))
@@ -116,13 +116,13 @@ def accounts_of(people: People, *, besides: Path | None = None) -> list[str]:
 
 def _gone(name: str, seen: home.Anchor) -> str:
     return (
-        f"these users have an account, {seen.path}, with {seen.entries} entries, and the file is gone. Restore it from "
-        f"a backup; if its contents do not matter any more, remove {home.anchor_file(name)}."
+        f"these users have an account, {seen.path}, with {seen.entries} entries, but the file is missing. Restore it "
+        f"from a backup; if it is no longer needed, remove {home.anchor_file(name)}."
     )
 
 
 def _remember(account: Ledger, people: People) -> None:
-    """Keep who is in an account outside of it too."""
+    """Store the users of an account outside of the account too."""
     everybody = people
     for known in account.people():
         everybody = everybody.joined(known) if known.key == people.key else everybody
@@ -130,7 +130,7 @@ def _remember(account: Ledger, people: People) -> None:
 
 
 def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Event]) -> None:
-    """Say what these users have spent and what this fit brings it to, before it spends anything."""
+    """Print what these users have spent, and the total after this fit, before anything is spent."""
     from tacitly.privacy.certificate import shown
 
     shared = _shared(account, people)
@@ -146,12 +146,12 @@ def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Eve
     say(wrapped(f"{whose} have spent ε = {shown(spent)} ({adjacency}, δ = {delta:g}); {after}"))
     say(f"account: {account.path}")
     if account.ceiling is None:
-        ceiling = "(no ceiling: 'tacitly budget limit' sets one. Other people with the same ids? Use another --ledger)"
+        ceiling = "(no ceiling: 'tacitly budget limit' sets one. Different people with the same ids? Use --ledger)"
         say(wrapped(ceiling))
 
 
 def _tell_of(other: str, budget: Budget, people: People) -> str:
-    """Say, and return for the certificate, what these users have spent on an account that is not debited."""
+    """Print, and return for the certificate, what these users have spent on an account that is not debited."""
     from tacitly.privacy.certificate import shown
     from tacitly.privacy.ledger import Ledger
 
@@ -162,7 +162,7 @@ def _tell_of(other: str, budget: Budget, people: People) -> str:
             f"{shared} of {len(people)} {budget.unit} ids are also on another account, {account.id}, which has spent "
             f"ε = {spent} ({budget.adjacency}, δ = {delta:g}) and is not counted here"
         )
-    say(wrapped(f"{note} (right if they are other people with the same ids): {other}"))
+    say(wrapped(f"{note} (correct if they are different people with the same ids): {other}"))
     return note
 
 
@@ -171,7 +171,7 @@ def _shared(account: Ledger, people: People) -> int:
 
 
 def _found(others: list[str]) -> Path | None:
-    """Return the account with most of these people; raise where another one's ceiling would be passed by."""
+    """Return the account with most of these people; raise if this would bypass the ceiling of another account."""
     from tacitly.privacy.ledger import Ledger
 
     limited = []
@@ -193,7 +193,7 @@ def _new_path() -> Path:
 
 
 def _refuse_lost(path: Path) -> None:
-    """Raise if a ledger was at this path that is not there any more: a new one would forget what was spent."""
+    """Raise if the ledger that was at this path is missing: a new one would not contain what was spent."""
     if path.exists():
         return
     place = str(path.resolve())
@@ -203,7 +203,7 @@ def _refuse_lost(path: Path) -> None:
 
 
 def _free_name(account: Ledger, base: str) -> str:
-    """Return the run's name: that of the model folder, with a number where such runs are finished already."""
+    """Return the run's name: that of the model folder, with a number appended if such runs are already finished."""
     runs, name, number = account.book.runs, base, 1
     while name in runs and runs[name].state == "finished":
         number += 1

@@ -1,4 +1,4 @@
-"""Attack what a model publishes."""
+"""Attack the published output of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts: the privacy budget that was spent on a group of people, and its ceiling."""
+"""Accounts: the privacy budget spent on a group of people, and its ceiling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _ShowByDefault(Group):
     """``tacitly budget FILE`` means ``tacitly budget show FILE``."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Insert the command that is meant."""
+        """Insert ``show`` if no subcommand is named."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["show", *args]
         return super().parse_args(context, args)
@@ -72,9 +72,9 @@ def create(
             people = People.of(_ids(roster, user), home.secret())
         if known := accounts_of(people):
             raise ValueError(
-                f"some of these people have an account already: {', '.join(known)}. A second one would start at ε = 0. "
+                f"some of these people already have an account: {', '.join(known)}. A second one would start at ε = 0. "
                 f"Set the ceiling of the first with 'tacitly budget limit {known[0]} --epsilon {epsilon:g}'. If these "
-                "are other people with the same ids, leave out --roster and name the new account at each fit: "
+                "are different people with the same ids, leave out --roster and name the new account at each fit: "
                 f"--ledger {ledger}."
             )
     words = {"curator": curator, "purpose": purpose, "region": region, "roster": "closed" if people else None}
@@ -103,7 +103,7 @@ def list_accounts() -> None:
     for seen in home.known().values():
         try:
             if not Path(seen.path).is_file():
-                raise OSError("the file is gone")
+                raise OSError("the file is missing")
             with Ledger(seen.path) as account:
                 people, ceiling = _people(account), account.ceiling
                 spent = shown(account.spent(delta=1e-6 if ceiling is None else None))
@@ -115,7 +115,7 @@ def list_accounts() -> None:
 
 @budget.command(cls=Command)
 def limit(ledger: File, epsilon: Ceiling, delta: Delta = 1e-6, adjacency: Neighbours = "zero-out") -> None:
-    """Set a ceiling where an account has none, or lower it. It cannot be raised."""
+    """Set a ceiling if an account has none, or lower it. It cannot be raised."""
     from tacitly.privacy.guarantee import Adjacency, Budget
 
     with _opened(ledger) as account:
@@ -137,7 +137,7 @@ def seal(
         say(text)
         return
     if out.exists():
-        raise ValueError(f"{out} exists already. Choose another name: older seals stay useful.")
+        raise ValueError(f"{out} exists already. Choose another name: older seals remain useful.")
     out.write_text(text + "\n", encoding="utf-8")
     say(f"seal: {out} (keep it on another machine, or print it)")
 
@@ -160,7 +160,7 @@ def check(
         if account.id != account_id:
             problem = "the seal is of another account"
         elif account.hash_at(entries) is None:
-            problem = f"it has {account.head[0]} entries and had {entries}: an older copy was restored"
+            problem = f"it has {account.head[0]} entries, but had {entries}: an older copy was restored"
         elif account.hash_at(entries) != head:
             problem = f"entry {entries} was changed after the seal was made"
         say(f"FAILED {ledger}: {problem}" if problem else f"ok {ledger}: all {entries} entries are as sealed")

@@ -1,4 +1,4 @@
-"""What commands share: their common options and how they print."""
+"""Options and printing functions that commands share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MEASURES = {"squared": ("squared error", "R²"), "classes": ("wrong", "accuracy
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, as a class that the option parser does not catch and report itself."""
+    """Ctrl-C, as an exception that the option parser does not catch and report itself."""
 
 
 def method_option(command: str) -> Any:
@@ -52,14 +52,14 @@ def method_option(command: str) -> Any:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line, and flush it even if stdout is not a terminal; ``err`` where stdout is for data."""
+    """Print a line, and flush it even if stdout is not a terminal; ``err`` prints to stderr, if stdout is for data."""
     stream = sys.stderr if err else sys.stdout
     stream.write(text + "\n")
     stream.flush()
 
 
 def wrapped(text: str) -> str:
-    """Return text in lines as wide as the terminal (100 columns without one), never inside a word."""
+    """Return text wrapped to the width of the terminal (100 columns without one), never inside a word."""
     width = max(40, shutil.get_terminal_size((100, 24)).columns)
     lines = []
     for line in text.splitlines():
@@ -72,7 +72,7 @@ def wrapped(text: str) -> str:
 
 
 def status(what: str) -> AbstractContextManager[Any]:
-    """Show on the terminal what is being done, while the block runs."""
+    """Show the current step on the terminal while the block runs."""
     from rich.console import Console
 
     return Console(stderr=True).status(what)
@@ -85,7 +85,7 @@ def check_new(out: Path | None) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise where no folder can be made at this path: a fit would have spent its budget when it finds out."""
+    """Raise if the folder cannot be created. Otherwise a fit would notice only after it has spent its budget."""
     import tempfile
 
     home = next(parent for parent in out.absolute().parents if parent.exists())
@@ -141,7 +141,7 @@ def fit_with_progress(model: PrivateModel, cohort: Cohort) -> None:
 
 @contextmanager
 def compiling_is_said() -> Iterator[None]:
-    """Say once if Numba compiles something in this block: it does at the first run, and it takes a while."""
+    """Print a note, once, if Numba compiles in this block: it does so on the first run, and it takes a while."""
     from tacitly.simd.lazy_njit import TOLD
 
     said = False
@@ -150,7 +150,7 @@ def compiling_is_said() -> Iterator[None]:
         nonlocal said
         if not said:
             said = True
-            say("compiling kernels for this machine: once, half a minute or so …", err=True)
+            say("compiling kernels for this machine (only once, about half a minute) …", err=True)
 
     TOLD.append(say_once)
     try:
@@ -165,7 +165,7 @@ def show_certificate(certificate: Certificate, *, full: bool = False) -> None:
 
 
 def show_comparison(model: Comparable, cohort: Cohort) -> None:
-    """Print how the model compares with models that share nothing, and whether sharing helped."""
+    """Print a comparison of the model with models that do not share, and whether sharing helped."""
     from rich.console import Console
     from rich.table import Table as Grid
 
@@ -177,7 +177,7 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
         say(
             wrapped(
                 "no comparison: it holds out rows of users who have two or more, and no user has. With one row per "
-                "user, differences between users cannot be distinguished from noise: personal models say little."
+                "user, differences between users cannot be distinguished from noise."
             )
         )
         return
@@ -195,7 +195,7 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
 
 
 def show_summary(model: Any) -> None:
-    """Print what was learned about the population, where the model says so: public."""
+    """Print what was learned about the population, if the model provides it; this is public."""
     if not hasattr(model, "summary"):
         return
     summary = model.summary()
@@ -212,8 +212,8 @@ def with_heads(folder: Path) -> Any:
     model = load(folder)
     if isinstance(model, PersonalModel):
         return model
-    from tacitly.methods.trace_regression.estimator import TraceRegression  # brings Numba: only if it is needed
+    from tacitly.methods.trace_regression.estimator import TraceRegression  # imports Numba, so only if needed
 
     if isinstance(model, TraceRegression):
         raise ValueError(f"{folder} holds a matrix, the same for all users: there are no heads. Use 'tacitly predict'.")
-    raise ValueError(f"{folder} holds a {type(model).__name__}: components only, nothing to predict with.")
+    raise ValueError(f"{folder} holds a {type(model).__name__}, which has components only and cannot predict.")

@@ -1,4 +1,4 @@
-"""Fit a model to made-up patients, as a demonstration."""
+"""Fit a model to synthetic patients, as a demonstration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tacitly.cli.console import say
 def demo(
     out: console.Out = Path("demo-model"),
     epsilon: Annotated[float, typer.Option(help="Privacy budget.")] = 1.0,
-    users: Annotated[int, typer.Option(help="Number of made-up patients.")] = 2000,
+    users: Annotated[int, typer.Option(help="Number of synthetic patients.")] = 2000,
     full: console.Full = False,
 ) -> None:
-    """Demonstrate everything on made-up patients, in seconds: table, fit, certificate, comparison, model folder."""
+    """Demonstrate everything on synthetic patients, in seconds: table, fit, certificate, comparison, model folder."""
     import shutil
 
     from tacitly.data.cohort import Cohort
@@ -40,11 +40,11 @@ def demo(
     console.show_certificate(model.certificate_, full=full)
     console.show_comparison(model, cohort)
     console.show_summary(model)
-    say(f"table: {path} (nobody real)\nmodel: {out}/  next: tacitly predict {out} {path} --std")
+    say(f"table: {path} (synthetic)\nmodel: {out}/  next: tacitly predict {out} {path} --std")
 
 
 def _written(table: object, path: Path) -> Path:
-    """Write the table beside the model, for experiments; one that is there stays as it is."""
+    """Write the table next to the model, for experiments; an existing table is not changed."""
     from pyarrow.csv import write_csv
 
     if not path.exists():

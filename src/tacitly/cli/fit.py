@@ -84,7 +84,7 @@ def fit(
 
 
 def check_budget(method: Method, values: dict[str, Any], epsilon: float, delta: float | None, adjacency: str) -> None:
-    """Raise on a budget or parameters that make no sense, before any table is read."""
+    """Raise if the budget or the parameters are invalid, before any table is read."""
     from tacitly.privacy.guarantee import check_target
 
     assert delta is not None
@@ -97,7 +97,7 @@ def check_budget(method: Method, values: dict[str, Any], epsilon: float, delta: 
 def _values(
     chosen: Chosen, ranges: list[str] | None, levels: list[str] | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the method's parameters, and the text labels of the target: the method gets their positions."""
+    """Return the method's parameters, and the target's text labels, whose positions are passed to the method."""
     values = dict(chosen.values)
     if chosen.method.takes_schema:
         values["schema"] = reading.declared(values["schema"], ranges, levels)
@@ -112,12 +112,12 @@ def _values(
 
 
 def _engine(method: Method, engine: str, address: str | None, workers: int | None) -> dict[str, Any]:
-    """Return the estimator's parameter that says where users are; nothing for this process."""
+    """Return the estimator's ``engine`` parameter, which says where users' rows are; empty for this process."""
     if engine not in ("local", "cuda", "ray"):
         raise ValueError(f"--engine must be local, cuda or ray. Found {engine!r}.")
     if engine not in method.engines and method.network:
         raise ValueError(
-            f"--method {method.name} uses a GPU of this process without an engine. Found --engine {engine}: leave it "
+            f"--method {method.name} uses the GPU of this process without --engine. Found --engine {engine}: leave it "
             "out."
         )
     if engine == "local":
@@ -133,7 +133,7 @@ def _engine(method: Method, engine: str, address: str | None, workers: int | Non
 
 
 def _check(model: Any, cohort: Cohort, source: Any, columns: reading.Columns, values: dict[str, Any]) -> None:
-    """Raise for what would spend budget for nothing, and say what looks so, before anything is spent."""
+    """Before anything is spent, raise on inputs that would waste the budget, and report inputs that look like it."""
     reading.point_out_ranges(values)
     reading.point_out_misfits(source, columns, cohort, values.get("loss"))
     check_targets(model, cohort)
@@ -141,24 +141,24 @@ def _check(model: Any, cohort: Cohort, source: Any, columns: reading.Columns, va
 
 
 def _show_model(model: Any, labels: tuple[str, ...], out: Path, ledger: Path) -> None:
-    """Show what was learned, and where it is."""
+    """Show the summary, and where the model was saved."""
     if labels:
-        model.classes = list(labels)  # which the summary names
+        model.classes = list(labels)  # the summary names them
     console.show_summary(model)
     share = "share it with 'tacitly publish'" if model.certificate_.certified else "not certified: keep it to yourself"
     say(f"model: {out}/ ({share}; private/ holds the heads)\nledger: {ledger}")
 
 
 def _show_comparison(model: Any, cohort: Cohort) -> None:
-    """Compare, if that is possible: the model is paid for, and the summary is still to come."""
+    """Compare if possible; an error must not stop the command, because the budget is spent and the summary follows."""
     try:
         console.show_comparison(model, cohort)
     except (console.Interrupted, MemoryError):
-        say("no comparison: it was interrupted, or there was no memory for it. The model is complete.")
+        say("no comparison: it was interrupted or ran out of memory. The model is complete.")
 
 
 def check_targets(model: Any, cohort: Cohort) -> None:
-    """Raise for targets that the loss cannot use, before anything is spent: a fit leaves them out without a message."""
+    """Raise if the loss cannot use some targets, before anything is spent: a fit drops them without a message."""
     import numpy as np
 
     if hasattr(model, "_loss") and cohort.y is not None:
@@ -173,7 +173,7 @@ def _read(
     drop_missing: bool,
     folder: Path | None,
 ) -> Cohort:
-    """Read the table, or open the folder in which it was grouped earlier; say what is used."""
+    """Read the table, or open the folder in which it was grouped earlier; print what is used."""
     from tacitly.data.cohort import Cohort
 
     if folder is None or not folder.exists():
@@ -192,7 +192,7 @@ def _read(
     names = cohort.feature_names if cohort.schema is None else cohort.schema.names
     if cohort.target_name != columns.target or (columns.features is not None and list(names) != columns.features):
         raise ValueError(f"{folder} holds rows with another target or other features. Remove it, or name another.")
-    say(f"using the rows grouped in {folder} earlier (remove it to read the table again)")
+    say(f"using the rows that were grouped in {folder} earlier (remove it to read the table again)")
     reading.describe(cohort)
     return cohort
 
@@ -205,16 +205,16 @@ def fit_and_save(
     out: Path,
     fitted: Callable[[Any, Cohort], None] = console.fit_with_progress,
 ) -> None:
-    """Fit a model on its account and write its folder; ``fitted`` fits and shows how far it is."""
+    """Fit a model on its account and write its folder; ``fitted`` fits the model and shows progress."""
     from tacitly.model_folder import save
     from tacitly.privacy.guarantee import TooFewUsersWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TooFewUsersWarning)  # the summary says it
+        warnings.simplefilter("ignore", TooFewUsersWarning)  # the summary reports it
         fitted(model, cohort)
     model.user_column_ = user
     codes = model.classes if labels else None
-    if labels:  # what is kept predicts labels; this run goes on with their positions
+    if labels:  # the saved model predicts labels; this run continues with their positions
         model.classes = list(labels)
     save(model, out)
     if labels:

@@ -1,9 +1,9 @@
-"""Help pages and typing errors, the same with every version of Typer and Click.
+"""Help pages and typing errors, identical with every version of Typer and Click.
 
-Three things go wrong between the two, and are corrected here rather than by pinning old versions:
+Some versions do not work well together. Three problems are corrected here, so that old versions need not be pinned:
 
-* Typer escapes ``[`` in ``[required]`` and ``[default: …]`` for Rich even where Click prints the page (a backslash);
-* Click 8.5 gives arguments a ``help`` of their own and thereby resets the one Typer has set;
+* Typer escapes ``[`` in ``[required]`` and ``[default: …]`` for Rich, even if Click prints the page (a backslash);
+* Click 8.5 gives arguments their own ``help`` and thereby resets the one that Typer has set;
 * both suggest a command for one that is mistyped ("Did you mean 'fit'? Did you mean 'fit'?").
 """
 
@@ -41,17 +41,17 @@ class Command(TyperCommand):
         """Leave out Click's own section of arguments: :meth:`format_options` has one."""
 
     def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
-        """Return the parameters below each title of the page."""
+        """Return the parameters under each title of the page."""
         parameters = self.get_params(ctx)
         arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
         return {"Arguments": arguments, "Options": [one for one in parameters if one not in arguments]}
 
 
 class Group(TyperGroup):
-    """All commands, each with its whole first sentence; one that is mistyped is answered with the nearest, once."""
+    """All commands, each with its full first sentence; for a mistyped command, the most similar one is suggested."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands. Click's own cuts sentences to one line."""
+        """Write the list of commands; Click's own method truncates sentences to one line."""
         every = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(limit=300)) for name, command in every])
@@ -68,7 +68,7 @@ class Group(TyperGroup):
 
 
 def _argument_texts(callback: Any) -> dict[str, str]:
-    """Return the help of a command's arguments, as its function declares it."""
+    """Return the help of a command's arguments, as declared by its function."""
     if callback is None:
         return {}
     hints = typing.get_type_hints(inspect.unwrap(callback), include_extras=True)

@@ -71,7 +71,7 @@ def _prepare(
         raise ValueError(f"{folder} is new: give --table, --user and --target.")
     source = open_table(table, user)
     features = reading.features_beside(source, user, target, exclude=reading.named(exclude, source))
-    # The number of users is on the card: users without a target stay. Where that of rows is, every row has to count.
+    # The card states the number of users, so users without a target stay. If it states that of rows, every row counts.
     policy = "raise" if tell_rows or target is None else "drop-unlabelled"
     try:
         cohort = Cohort.from_table(table, user=user, target=target, features=features, on_bad_rows=policy)

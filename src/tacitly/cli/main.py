@@ -1,7 +1,7 @@
 """The ``tacitly`` command.
 
-Exit codes: 0 done; 1 a check failed (``verify``, ``audit``); 2 an error in the input (options, table, folder); 3 the
-privacy budget does not allow it; 130 interrupted (run the same command again to resume).
+Exit codes: 0 success; 1 a check failed (``verify``, ``audit``); 2 an error in the input (options, table, folder); 3 the
+privacy budget is not sufficient; 130 interrupted (run the same command again to resume).
 """
 
 from __future__ import annotations
@@ -119,23 +119,23 @@ def _plain_errors() -> Iterator[None]:
 def _plain_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Return a warning as a user reads it: no path, no line of source."""
+    """Return a warning without path and source line, for users."""
     return f"tacitly: {message}\n"
 
 
 def _without_number(error: OSError) -> str:
-    """Return what went wrong with a file in words, not with the number that the system has for it."""
+    """Return the reason of a file error in words, without the system's error number."""
     if error.strerror is None or not isinstance(error.filename, str | bytes | os.PathLike):
         return str(error)
     path = Path(os.fsdecode(error.filename))
     if isinstance(error, FileNotFoundError) and not path.parent.exists():
-        return f"{path}: there is no folder {path.parent}."
+        return f"{path}: the folder {path.parent} does not exist."
     return f"{path}: {error.strerror}."
 
 
 def _complain(message: str, code: int) -> None:
     text = f"tacitly: {message}"
-    if sys.stderr.isatty():  # elsewhere one line, for programs
+    if sys.stderr.isatty():  # otherwise a single line, for programs
         from tacitly.cli.console import wrapped
 
         text = wrapped(text)

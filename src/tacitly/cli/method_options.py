@@ -1,7 +1,7 @@
-"""Options that depend on the method: a command shows, and accepts, those that apply to its ``--method``.
+"""Options that depend on the method: a command shows and accepts those that apply to its ``--method``.
 
-A command that fits offers one or more methods of the registry. Its function declares what all of them share;
-:class:`MethodCommand` adds the options of the method that is named in the arguments, and hands their values to the
+A command that fits offers one or more methods of the registry. Its function declares the options that all of them
+share. :class:`MethodCommand` adds the options of the method named in the arguments, and passes their values to the
 function as :class:`Chosen`.
 """
 
@@ -20,13 +20,13 @@ from tacitly.cli.help_pages import Command
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED, Method, Option
 
-_PREFIX = "method_option_"  # so that a method's parameter may be called like one of the command's
+_PREFIX = "method_option_"  # avoids conflicts between a method's parameters and the command's
 _KEY = "tacitly.method"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A method and the values of its options; ``given`` are those that stand in the arguments."""
+    """A method and the values of its options; ``given`` are the options that were passed explicitly."""
 
     method: Method
     values: dict[str, Any]
@@ -34,7 +34,7 @@ class Chosen:
 
     @classmethod
     def of(cls, context: typer.Context) -> Chosen:
-        """Return what the command's arguments chose."""
+        """Return the method and options that the command's arguments select."""
         chosen = context.meta[_KEY]
         assert isinstance(chosen, cls)
         return chosen
@@ -44,10 +44,10 @@ class MethodCommand(Command):
     """A command whose options depend on its method."""
 
     insists = True
-    """Whether options that have no default must be given."""
+    """Whether options without a default are required."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find the method first: it decides which options there are."""
+        """Find the method first, because it decides which options exist."""
         ctx.meta[_KEY] = method = self._method(args)
         try:
             rest = super().parse_args(ctx, args)
@@ -69,11 +69,11 @@ class MethodCommand(Command):
         method = ctx.meta.get(_KEY)
         method = method.method if isinstance(method, Chosen) else method or REGISTRY.default(str(self.name))
         shared = [_with_default(parameter, "delta", method.delta) for parameter in super().get_params(ctx)]
-        *shared, last = shared  # --help stays last
+        *shared, last = shared  # --help stays at the end
         return [*shared, *(self._parameter(option) for option in self._own(method)), last]
 
     def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
-        """Return the method's own options below a title of their own."""
+        """Return the parameters by title; the method's own options have their own title."""
         chosen = ctx.meta.get(_KEY) or REGISTRY.default(str(self.name))
         method = chosen.method if isinstance(chosen, Chosen) else chosen
         found = super().sections(ctx)
@@ -89,11 +89,11 @@ class MethodCommand(Command):
         if name not in offered:
             width = max(map(len, offered))
             lines = [f"  {method.name:<{width}}  {method.summary}" for method in offered.values()]
-            raise ValueError("\n".join([f"--method must be one of those below. Found {name!r}.", *lines]))
+            raise ValueError("\n".join([f"--method must be one of the methods below. Found {name!r}.", *lines]))
         return offered[name]
 
     def _own(self, method: Method) -> list[Option]:
-        """Return the options of a method that have flags, but for those that the command has itself."""
+        """Return the options of a method that have flags, except those that the command itself has."""
         taken = {flag for parameter in self.params for flag in parameter.opts}
         return [option for option in method.options if option.exposed and option.spelling not in taken]
 
@@ -112,7 +112,7 @@ class MethodCommand(Command):
         )
 
     def _explain(self, flag: str, method: Method) -> None:
-        """Raise a clear error where an option belongs to other methods."""
+        """Raise a clear error if an option belongs to other methods."""
         offered = REGISTRY.offered(str(self.name)).values()
         owners = [
             other.name
@@ -124,7 +124,7 @@ class MethodCommand(Command):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as in a sentence.
+    """Return names joined as in a sentence.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -134,7 +134,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _explained(kind: Callable[[str], Any]) -> Any:
-    """Return what reads an option, with its own message where it cannot; Click would repeat the value and no more."""
+    """Return a parser for an option that keeps its own error message; Click would only repeat the value."""
     if kind in (int, float, str):
         return kind
 
@@ -152,7 +152,7 @@ def _off(option: Option) -> str:
 
 
 def _with_default(parameter: click.Parameter, name: str, value: Any) -> click.Parameter:
-    """Return a parameter with the method's own default, if it is the one of this name and has none yet."""
+    """Return a parameter with the method's own default, if it has this name and no default yet."""
     if parameter.name != name or parameter.default is not None:
         return parameter
     changed = copy.copy(parameter)

@@ -17,7 +17,7 @@ def personalize(
     out: Annotated[Path, typer.Option(help="Where to write the head.")] = Path("head.json"),
     target: Annotated[str | None, typer.Option(help="Target column; default: as at training.")] = None,
     user: Annotated[str | None, typer.Option(help="Column with the user id, if any; default: as at training.")] = None,
-    only: Annotated[str | None, typer.Option("--id", help="The user whose rows to take, of several.")] = None,
+    only: Annotated[str | None, typer.Option("--id", help="The user whose rows to use, if there are several.")] = None,
     missing: reading.Missing = None,
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
@@ -37,7 +37,7 @@ def personalize(
 
 
 def _own_rows(fitted: Any, source: Any, target: str, user: str | None, only: str | None) -> tuple[Any, Any]:
-    """Return the rows of one user; raise where the table holds several and none was named."""
+    """Return the rows of one user; raise if the table contains several users and none was named."""
     import numpy as np
 
     from tacitly.data.grouping import read_rows
@@ -61,6 +61,6 @@ def _own_rows(fitted: Any, source: Any, target: str, user: str | None, only: str
         raise ValueError(f"no row of column {column!r} has the id that --id names.")
     if (several := len(np.unique(ids[mine]))) > 1:
         raise ValueError(
-            f"the table holds rows of {several} users (column {column!r}), and a head is one user's. Choose with --id."
+            f"the table has rows of {several} users (column {column!r}), but a head is for one user. Choose with --id."
         )
     return rows.X[mine], y[mine]

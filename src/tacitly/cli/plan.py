@@ -1,4 +1,4 @@
-"""Predict the accuracy of an ε and a number of users by simulation, before any private data are touched."""
+"""Predict the accuracy for an ε and a number of users by simulation, without reading private data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Methods = Annotated[str | None, typer.Option(help="Methods to simulate, with com
 
 
 class PlanCommand(Command):
-    """A command that names what it needs where somebody gives it a table."""
+    """A command that explains what it needs if a table is passed to it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse a table before Click asks for ``--users``."""
@@ -81,7 +81,7 @@ def plan(
     adjacency: console.Neighbours = "zero-out",
     method: Methods = None,
     goal: Annotated[float, typer.Option(help="Share of the possible gain that is enough.")] = 0.9,
-    repeats: Annotated[int, typer.Option(help="How often everything is simulated.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of repetitions of the simulation.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this PNG, SVG or PDF file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -154,7 +154,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _classes(text: str | None) -> int | tuple[Any, ...] | None:
-    """Read ``--classes``: their number, or their labels.
+    """Read ``--classes``: the number of classes, or their labels.
 
     >>> _classes("3"), _classes("no,yes"), _classes(None)
     (3, ('no', 'yes'), None)
@@ -170,7 +170,7 @@ def _are_words(classes: Any) -> bool:
 
 def _read(table: Path, user: str | None, target: str | None, exclude: list[str] | None, classes: Any) -> Any:
     if user is None or target is None:
-        raise ValueError("a --sample needs --user and --target, the columns with ids and with what is predicted.")
+        raise ValueError("a --sample needs --user and --target: the columns with the ids and the values to predict.")
     source = reading.opened(table, user, None, None)
     words = classes if _are_words(classes) else ()
     columns = reading.Columns(user, target, None, reading.split_names(exclude), words)
@@ -178,7 +178,7 @@ def _read(table: Path, user: str | None, target: str | None, exclude: list[str] 
 
 
 class _progress:
-    """Show what is simulated, on the terminal's error stream, and how many fits are done."""
+    """Show what is being simulated and how many fits are done, on stderr."""
 
     def __enter__(self) -> Any:
         self._status, self._done = console.status("simulating users"), 0
@@ -215,7 +215,7 @@ def _show(plan: Plan) -> None:
 
 
 def _tell(text: str) -> None:
-    """Print text in lines that do not end inside "ε = 1" or "96 %"."""
+    """Print text wrapped so that no line ends inside "ε = 1" or "96 %"."""
     kept = re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", text.replace("ε = ", "ε\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"))
     say(wrapped(kept).replace("\N{NO-BREAK SPACE}", " "))
 
@@ -267,7 +267,7 @@ def _by_users(plan: Plan) -> Any:
 
 
 def _cell(line: Any) -> str:
-    """Return the mean share and the range of the repetitions."""
+    """Return the mean share and its range over the repetitions."""
     from tacitly.planning.result import in_words
 
     low, high = (max(0, round(100 * value)) for value in (line.low, line.high))

@@ -65,7 +65,7 @@ def predict(
 
 
 def _check_wishes(fitted: Any, std: bool, proba: bool) -> None:
-    """Raise where the model has no such thing."""
+    """Raise if the model does not provide a requested output."""
     if std and not _has_deviations(fitted):
         if fitted._loss().classifies:
             raise ValueError("--std is for numbers and counts. This model predicts classes: use --proba.")
@@ -85,10 +85,10 @@ def _signature(fitted: Any) -> Any:
 
 
 def _user_column(fitted: Any, source: Any, user: str | None) -> str | None:
-    """Return the column with user ids; None where there is none and the model can do without."""
+    """Return the column with user ids; None if there is none and the model does not need one."""
     if user is not None or fitted.user_column_ in source.types:
         return user or str(fitted.user_column_)
-    if _signature(fitted)["users"].default is None:  # the population's prediction needs none
+    if _signature(fitted)["users"].default is None:  # the population's prediction needs no ids
         return None
     if fitted.user_column_ is None:
         raise ValueError("which column holds the user id? Give --user COLUMN.")
@@ -110,7 +110,7 @@ def _with_head(fitted: Any, rows: TableRows, head: Path, std: bool, proba: bool)
 
 
 def _by_user(fitted: Any, rows: TableRows, column: str | None, std: bool, proba: bool) -> dict[str, list[Any]]:
-    """Predict rows with their users' heads; those of others with the population's, or not at all."""
+    """Predict rows with their users' heads, and rows of other users with the population's head, or not at all."""
     import numpy as np
 
     from tacitly.data.user_ids import Directory
@@ -148,9 +148,9 @@ def _say_strangers(column: str) -> None:
 
 
 def _say_unknown(unknown: int, rows: int) -> None:
-    """Say that users have no head and the method no population; raise where that is so for all rows."""
+    """Report users without a head, if the method has no model of the population; raise if this concerns all rows."""
     note = (
-        f"{unknown} of {rows} rows belong to users who have no head in this model. Give such a user one from their "
+        f"{unknown} of {rows} rows belong to users who have no head in this model. Fit a head from such a user's "
         "own rows with 'tacitly personalize', and predict with --head."
     )
     if unknown == rows:
@@ -159,7 +159,7 @@ def _say_unknown(unknown: int, rows: int) -> None:
 
 
 def _columns(who: Any, fitted: Any, inputs: tuple[Any, ...], std: bool, proba: bool) -> dict[str, list[Any]]:
-    """Return the columns of numbers of a model or a head: predictions, and what was asked for beside them."""
+    """Return the numeric columns of a model or a head: predictions, and the additional outputs that were requested."""
     if std:
         mean, deviation = who.predict(*inputs, return_std=True)
         return {"prediction": mean.tolist(), "std": deviation.tolist()}

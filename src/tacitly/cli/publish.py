@@ -17,7 +17,7 @@ def publish(
     allow_uncertified: Annotated[
         bool, typer.Option("--allow-uncertified", help="Publish even without a certificate.")
     ] = False,
-    audit: Annotated[Path | None, typer.Option(help="Publish this audit report too.")] = None,
+    audit: Annotated[Path | None, typer.Option(help="Also publish this audit report.")] = None,
     purpose: Annotated[str | None, typer.Option(help="What the model is for; stated in its certificate.")] = None,
     curator: Annotated[str | None, typer.Option(help="Who is responsible; stated in its certificate.")] = None,
     region: Annotated[str | None, typer.Option(help="Where, and under what law; stated in its certificate.")] = None,

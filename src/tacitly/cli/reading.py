@@ -1,7 +1,7 @@
-"""How commands read a table: which columns and rows are used, and what they print about it.
+"""How commands read a table: which columns and rows are used, and what is printed about it.
 
-Everything printed here is for whoever holds the table, before anything is spent. Columns are left out by their names
-alone or because the user says so; a column that looks like an id is pointed out and used.
+Everything printed here is for the person who has the table, before anything is spent. Columns are left out only because
+of their names or because the user says so; a column that looks like an id is reported and used.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ Levels = Annotated[
     typer.Option("--levels", help="Public levels of a text column, as NAME=FIRST,SECOND,…; repeatable. Saves budget."),
 ]
 
-_MOST_NAMES = 40  # of columns, in a list of them
+_MOST_NAMES = 40  # maximum number of columns in a printed list
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table's columns are used for."""
+    """How the columns of a table are used."""
 
     user: str
     target: str
     features: list[str] | None = None
     exclude: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    """Text labels of the target, in the order of their codes; none where the target is a number."""
+    """Text labels of the target, in the order of their codes; empty if the target is a number."""
 
 
 def opened(
     table: Path, user: str | None, separator: str | None, decimal: str | None, missing: Sequence[str] | None = None
 ) -> Source:
-    """Open a table, and say what is unusual about a text file; ``missing`` are codes of missing values."""
+    """Open a table, and report unusual properties of a text file; ``missing`` are codes of missing values."""
     from tacitly.data.csv_format import CsvFormat
     from tacitly.data.missing import without_codes
     from tacitly.data.tables import open_table
@@ -72,12 +72,12 @@ def opened(
     if source.found:
         say(wrapped(f"{table.name}: {source.found}"), err=True)
     codes = codes_of(source, missing)
-    codes.pop(user or "", None)  # an id is an id
+    codes.pop(user or "", None)  # the id column has no codes of missing values
     return without_codes(source, codes)
 
 
 def codes_of(source: Source, missing: Sequence[str] | None) -> dict[str, Codes]:
-    """Return the codes of missing values of each column: those given for it, and those given for all."""
+    """Return the codes of missing values of each column: codes given for it, and codes given for all columns."""
     from tacitly.data.grouping import no_such_column
     from tacitly.data.missing import Codes
 
@@ -96,20 +96,20 @@ def codes_of(source: Source, missing: Sequence[str] | None) -> dict[str, Codes]:
 
 
 def named(texts: Sequence[str] | None, source: Source) -> tuple[str, ...]:
-    """Return columns given one by one or with commas; a column with a comma in its name is given by itself."""
+    """Return columns given separately or with commas; a column with a comma in its name is given separately."""
     whole = [[text] if text in source.types else split_names([text]) for text in texts or ()]
     return tuple(name for names in whole for name in names)
 
 
 def split_names(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return names that were given one by one or with commas."""
+    """Return names that were given separately or with commas."""
     return tuple(name.strip() for text in names or () for name in text.split(",") if name.strip())
 
 
 def declared(
     schema: dict[str, Any] | None, ranges: Sequence[str] | None, levels: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return what is public about columns: the schema file, and ranges and levels on top of it."""
+    """Return the public facts about columns: the schema file, overridden by ranges and levels."""
     from tacitly.methods.options import low_high
 
     columns = {name: dict(about) for name, about in (schema or {}).items()}
@@ -131,7 +131,7 @@ def declared(
 
 
 def declare_codes(schema: dict[str, Any], names: Sequence[str], codes: dict[str, Codes]) -> None:
-    """Add codes of missing values to what is public about these columns."""
+    """Add codes of missing values to the public facts about these columns."""
     from tacitly.data.missing import Codes
 
     for name in names:
@@ -150,7 +150,7 @@ def read_cohort(
     progress: Callable[[str, float], None] | None = None,
     method: Method | None = None,
 ) -> Cohort:
-    """Group the rows by user; ``schema`` is None for a method of numbers only, ``method`` is what advice is for."""
+    """Group the rows by user; ``schema`` is None for methods that take only numbers; advice refers to ``method``."""
     from tacitly.data.cohort import Cohort
     from tacitly.data.selection import blanked_rows, complete_rows, labelled, without_empty_rows
     from tacitly.data.validation import DataError, rows_in_words
@@ -159,8 +159,8 @@ def read_cohort(
     source = without_empty_rows(source, columns.user, [columns.target, *names])
     if columns.labels:
         source = labelled(source, columns.target, columns.labels)
-    # Without a target a row says nothing, whatever the method. Its user stays: the number of users is public, so it
-    # must not depend on what their cells hold.
+    # Without a target, a row is not useful to any method. Its user stays: the number of users is public, so it must not
+    # depend on the contents of their cells.
     if drop_missing:
         source, nobodys = complete_rows(source, [columns.user])
         if nobodys:
@@ -187,7 +187,7 @@ def read_cohort(
 
 
 def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Method | None) -> str:
-    """Return what to do in a command about cells that cannot be used."""
+    """Return advice, in terms of the command's options, about cells that cannot be used."""
     if f"target column {target!r}" in message and "not numbers" in message:
         asked = method or REGISTRY.default("fit")
         able = asked if "classes" in asked.option_names else REGISTRY.default("fit")
@@ -208,16 +208,16 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Me
 
 
 def point_out_ranges(values: dict[str, Any]) -> None:
-    """Say that a method takes columns as they are, where it would take their range and none was declared."""
+    """Print a note if the method uses columns unscaled because no range was declared."""
     if values.get("feature_range", 0) is not None:
         return
     asked = " (and --target-range LOW:HIGH of the target)" if _lacks_target_range(values) else ""
     sizes = "0 to 1" if values.get("shape") else "-1 to 1"
     say(
         wrapped(
-            f"note: no range of the columns was declared, so the network takes them as they are, and learns little "
+            f"note: no range of the columns was declared, so the network uses them unscaled, and learns little "
             f"unless they are about {sizes}. If they are not, stop here and add --feature-range LOW:HIGH{asked}, from "
-            "what is publicly known, not from these rows."
+            "public knowledge, not from these rows."
         )
     )
 
@@ -227,7 +227,7 @@ def _lacks_target_range(values: dict[str, Any]) -> bool:
 
 
 def point_out_ids(source: Source, columns: Columns) -> None:
-    """Name the columns that look like ids or free text."""
+    """Report the columns that look like ids or free text."""
     from tacitly.data.selection import id_like
 
     found = id_like(source, columns.user, features_of(source, columns))
@@ -236,7 +236,7 @@ def point_out_ids(source: Source, columns: Columns) -> None:
 
 
 def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: str | None) -> None:
-    """Name columns whose cells do not look as they were declared; raise where most of one column's do not."""
+    """Report columns whose cells contradict their declaration; raise if most cells of a column do."""
     from tacitly.data.misfits import misfits, whole, zero_or_one
     from tacitly.data.schema import Schema
 
@@ -258,7 +258,7 @@ def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: st
         elif misfit.constant:
             advice = f"It carries no information and costs accuracy: --exclude {shlex.quote(name)}."
         else:
-            advice = "Levels count as missing there." if "levels" in misfit.words else "They count as far out."
+            advice = "They count as missing." if "levels" in misfit.words else "They count as outliers."
         say(wrapped(f"note: column {name!r} {misfit.words}. {advice}"))
     if loss == "squared" and zero_or_one(source, columns.target):
         say(wrapped(f"note: {columns.target} is 0 or 1 in every row. For classes, stop here and add --loss logistic."))
@@ -268,7 +268,7 @@ def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: st
 
 
 def point_out_few_users(model: Any, cohort: Cohort) -> None:
-    """Say before anything is spent that users are far too few: their number, columns and budget are public."""
+    """Print a note, before anything is spent, if there are far too few users; it uses public numbers only."""
     if not hasattr(model, "users_needed"):
         return
     needed, each = model.users_needed(cohort.n_features), cohort.n_rows / cohort.n_users
@@ -276,8 +276,8 @@ def point_out_few_users(model: Any, cohort: Cohort) -> None:
     if cohort.n_users * 3 < needed:
         say(
             wrapped(
-                f"note: {cohort.n_users} users are few for {features} at ε = {model.epsilon:g}, "
-                f"where about {needed:,} are enough: most likely nothing will be shared. Fewer columns or a larger "
+                f"note: {cohort.n_users} users are few for {features} at ε = {model.epsilon:g}; "
+                f"about {needed:,} are enough: most likely nothing will be shared. Fewer columns or a larger "
                 f"epsilon help; 'tacitly plan --users {cohort.n_users} --rows {max(1, round(each))} --features "
                 f"{min(cohort.n_features, 3)}' shows what fewer columns would gain, and spends nothing."
             )
@@ -285,20 +285,20 @@ def point_out_few_users(model: Any, cohort: Cohort) -> None:
 
 
 def describe(cohort: Cohort) -> None:
-    """Print the features, by what happens to them."""
+    """Print the features, grouped by how they are processed."""
     import numpy as np
 
     from tacitly.data.source import row_blocks
     from tacitly.data.validation import listed
 
     assert cohort.y is not None
-    silent = int(np.isnan(cohort.y).sum())  # one empty row each
+    silent = int(np.isnan(cohort.y).sum())  # one empty row for each such user
     rows = (cohort.n_rows - silent) / cohort.n_users
     say(f"{cohort.n_users} users, {rows:.1f} rows each on average; target: {cohort.target_name}; learned from:")
     if silent:
         say(wrapped(f"  {silent} of them have no usable row: they count as users, and get the population's model"))
     if cohort.schema is None:
-        say(wrapped(f"  numbers, as they are: {listed(cohort.feature_names, ', ', _MOST_NAMES)}"))
+        say(wrapped(f"  numbers, unscaled: {listed(cohort.feature_names, ', ', _MOST_NAMES)}"))
         return
     for line in kinds(cohort.schema):
         say(wrapped(line))
@@ -307,7 +307,7 @@ def describe(cohort: Cohort) -> None:
 
 
 def _misses_cells(cohort: Cohort, rows: slice) -> bool:
-    """Return whether a row that has a target misses a feature."""
+    """Return whether a row that has a target lacks a feature."""
     import numpy as np
 
     assert cohort.y is not None
@@ -315,27 +315,27 @@ def _misses_cells(cohort: Cohort, rows: slice) -> bool:
 
 
 def features_of(source: Source, columns: Columns) -> list[str]:
-    """Return the columns to learn from, by their names alone; raise where one that is named is not there."""
+    """Return the columns to learn from, selected by name only; raise if a named column does not exist."""
     return features_beside(source, columns.user, columns.target, columns.features, columns.exclude)
 
 
 def features_beside(
     source: Source, user: str, target: str | None, features: list[str] | None = None, exclude: Sequence[str] = ()
 ) -> list[str]:
-    """Return the columns to learn from, of a table that need not have a target."""
+    """Return the columns to learn from, for a table that need not have a target."""
     from tacitly.data.grouping import choose_columns, no_such_column
 
     for name in exclude:
         if name not in source.types:
             raise ValueError(no_such_column(source, "excluded", name))
-    if features is None:  # a column without a name is a row number that R or pandas has saved
+    if features is None:  # a column without a name contains row numbers saved by R or pandas
         features = [name for name in source.types if name not in (user, target) and name.strip()]
     chosen = choose_columns(source, user, target, features)
     return [name for name in chosen if name not in {user, target, *exclude}]
 
 
 def kinds(schema: Schema) -> list[str]:
-    """Return one line per kind of column, and what happens to columns of that kind."""
+    """Return one line per kind of column, with the processing of such columns."""
     groups: dict[str, list[str]] = {"number": [], "range": [], "boolean": [], "category": [], "hashed": []}
     for column in schema.columns:
         if column.range is not None:

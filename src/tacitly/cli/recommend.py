@@ -65,7 +65,7 @@ def recommend(
         raise ValueError(f"there is no {source}. Expected a table of ratings to fit, or the folder of a fitted model.")
     if catalogue is None or epsilon is None:
         raise ValueError(
-            "to fit, give --catalogue ITEMS.csv (the list of items is public, so it is not read from ratings) and "
+            "to fit, give --catalogue ITEMS.csv (the list of items is public, so it is not read from the ratings) and "
             "--epsilon. To recommend, give a model folder."
         )
     _check_items(source, item)
@@ -141,7 +141,7 @@ def _fit(model: Recommender, columns: tuple[Any, Any, Any], user: str, ledger: P
     from tacitly.model_folder import save
     from tacitly.privacy.guarantee import check_target
 
-    check_target(model.epsilon, model.delta)  # a ledger would keep a wrong one as its ceiling
+    check_target(model.epsilon, model.delta)  # an invalid budget would become the ceiling of a new ledger
     cohort = model.cohort(*columns)
     with opened_account(model, cohort, ledger, out) as path:
         fit_with_progress(model, cohort)
@@ -163,10 +163,10 @@ def _show(folder: Path, user: str | None, rated: str | None, k: int) -> None:
             f"{folder} holds a {type(model).__name__}. Expected a recommender, as 'tacitly recommend' writes."
         )
     if (user is None) == (rated is None):
-        raise ValueError("give --for USER (somebody who was there) or --rated ITEM=RATING,… (somebody who was not).")
+        raise ValueError("give --for USER (a user of the fit) or --rated ITEM=RATING,… (a new user).")
     if rated is None:
         if not _found(model.users_, [user]).all():
-            say(f"{user} is not among this folder's users: these are recommendations for somebody unknown.", err=True)
+            say(f"{user} is not among this folder's users: these are recommendations for an unknown user.", err=True)
         best = model.recommend(user, k)
     else:
         ratings = _ratings(rated, plays=model.learned_.plays)
@@ -180,7 +180,7 @@ def _show(folder: Path, user: str | None, rated: str | None, k: int) -> None:
 
 
 def _found(ids: Any, wanted: list[Any]) -> Any:
-    """Return which of these ids there are."""
+    """Return which of these ids exist."""
     import numpy as np
 
     from tacitly.data.user_ids import Directory
@@ -191,7 +191,7 @@ def _found(ids: Any, wanted: list[Any]) -> Any:
 
 
 def _ratings(text: str, *, plays: bool) -> Any:
-    """Return ratings written as item=4,other=2; items alone for plays.
+    """Return ratings written as item=4,other=2, or only items for plays.
 
     >>> _ratings("a=4,b=2.5", plays=False), _ratings("a, b", plays=True)
     ({'a': 4.0, 'b': 2.5}, ['a', 'b'])

@@ -30,7 +30,7 @@ def report(
     separator: reading.Separator = None,
     decimal: reading.Decimal = None,
 ) -> None:
-    """Write a one-page report: what was learned, its privacy cost, how to verify it. --table adds whom it helped."""
+    """Write a one-page report: what was learned, its privacy cost, how to verify it. --table: which users it helped."""
     from tacitly.reporting import report as written
 
     edition = "report" if table is None else "private-report"
@@ -39,7 +39,7 @@ def report(
     said = None if audit is None else audit.read_text("utf-8")
     if table is None:
         written(model, target, audit=said, name=name)
-        say(f"report: {target} (public edition: made of published numbers only)")
+        say(f"report: {target} (public edition: contains published numbers only)")
         return
     fitted = console.with_heads(model)
     with console.status("comparing with models that share nothing"):
@@ -49,10 +49,10 @@ def report(
 
 
 def _rows(fitted: Any, source: Source, user: str | None) -> Cohort:
-    """Read the table as the model's fit did; labels that are text become their positions."""
+    """Read the table as the model's fit did; text labels become their positions."""
     column, target = user or fitted.user_column_, fitted.target_name_
     if column is None or target is None:
-        raise ValueError("the model does not say which column holds the users. Give --user.")
+        raise ValueError("the model does not state which column contains the users. Give --user.")
     classes = getattr(fitted, "classes", None) or ()
     labels = tuple(classes) if classes and isinstance(classes[0], str) else ()
     schema = fitted._schema if hasattr(fitted, "_schema") else None

@@ -1,4 +1,4 @@
-"""Coordinate sites that keep their rows."""
+"""Coordinate sites that keep their rows locally."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_SETTINGS = ("folder", "status", "as_json", "page")
 
 
 class ServeCommand(MethodCommand):
-    """``serve``: nothing is required of a call that resumes a folder's run."""
+    """``serve``: no option is required if the call resumes a folder's run."""
 
     insists = False
 
@@ -82,7 +82,7 @@ def serve(
 
 
 def _cards(folder: Path, chosen: Chosen, nodes: list[Path] | None, epsilon: float | None) -> tuple[Any, ...]:
-    """Return the sites' cards; raise where something is missing that a new folder needs."""
+    """Return the sites' cards; raise if an option is missing that a new folder needs."""
     from tacitly.federation.flower.card import Card
 
     needed = [option for option in chosen.method.options if option.default is REQUIRED]
@@ -93,7 +93,7 @@ def _cards(folder: Path, chosen: Chosen, nodes: list[Path] | None, epsilon: floa
 
 
 def _run(folder: Path, page: int | None) -> None:
-    """Run the coordinator until the model is there; show its certificate, what was learned, and who was missing."""
+    """Run the coordinator until the model is saved; show its certificate, what was learned, and missing sites."""
     from tacitly.cli.console import show_summary, wrapped
     from tacitly.deployment import serve as coordinator
     from tacitly.deployment.page import page as status_page
@@ -113,11 +113,11 @@ def _run(folder: Path, page: int | None) -> None:
     show_summary(load(settings.out))
     if silent := _silent(Status(folder).read()):
         say(wrapped(f"note: {silent} did not answer at the end: users there add nothing to sums without them."))
-    say(f"model: {settings.out}/ (no heads in it: they are with the sites)")
+    say(f"model: {settings.out}/ (contains no heads: these are at the sites)")
 
 
 def _refuse_settings(context: typer.Context, folder: Path) -> None:
-    """Raise if a folder that has settings is given others: they would be ignored without a word."""
+    """Raise if settings are given for a folder that already has settings: they would be ignored silently."""
     chosen = Chosen.of(context)
     flags = [parameter for parameter in context.command.params if parameter.name not in _NOT_SETTINGS]
     given = [parameter.opts[0] for parameter in flags if _on_command_line(context, parameter)]
@@ -146,7 +146,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _show(status: dict[str, Any]) -> None:
-    """Print the status for people: what there is of it, in words."""
+    """Print the available parts of the status in words."""
     from rich.console import Console
     from rich.table import Table as Grid
 
@@ -161,7 +161,7 @@ def _silent(status: dict[str, Any]) -> str:
 
 
 def in_words(status: dict[str, Any]) -> dict[str, str]:
-    """Return a status as people read it.
+    """Return a status in words.
 
     >>> in_words({"state": "running", "releases": 3, "planned": 5, "sites": {"north": "here", "south": "not here"}})
     {'state': 'running', 'sites': 'north: here; south: not here', 'releases': '3 of 5'}

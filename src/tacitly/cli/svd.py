@@ -45,7 +45,7 @@ def svd(
     if isinstance(rank, str) and rank != "auto":
         raise ValueError(f"--rank must be a whole number or auto. Found {rank!r}.")
     assert delta is not None
-    check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
+    check_target(epsilon, delta)  # an invalid budget would become the ceiling of a new ledger
     console.adjacency_of(adjacency)
     console.check_columns(table, out, user=user, features=console.names_in(features))
     cohort = _read(table, user, console.names_in(features))

@@ -1,4 +1,4 @@
-"""Fit a low-rank matrix on a table: matrix completion, and regressions for many tasks at once."""
+"""Fit a low-rank matrix on a table: matrix completion, and regressions for many tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which columns of the table say what, and the size of the matrix where that is given."""
+    """How the columns of the table are used, and the size of the matrix if it is given."""
 
     table: Path
     target: str
@@ -65,13 +65,13 @@ class _Layout:
         return int(rows or 0), self.columns if self.columns is not None else len(names) - 1
 
     def check(self) -> None:
-        """Raise where options contradict each other or one is missing."""
+        """Raise if options contradict each other or one is missing."""
         sides, sizes = (self.row, self.column), (self.rows, self.columns)
         if (sides == (None, None)) == (self.task is None):
-            raise ValueError("give --row and --column (matrix completion), or --task (many tasks): one of the two.")
+            raise ValueError("give either --row and --column (matrix completion) or --task (many tasks).")
         if self.user is not None and self.user in sides:
             raise ValueError(
-                f"column {self.user!r} is both the user and a side of the matrix: under user-level privacy nobody's "
+                f"column {self.user!r} is both the user and a side of the matrix: under user-level privacy no user's "
                 "own row can be released. Use 'tacitly fit', where it stays with the user, or --unit observation."
             )
         if self.task is not None:
@@ -108,7 +108,7 @@ def trace(
     delta: Delta = None,
     adjacency: Neighbours = "zero-out",
     ledger: LedgerFile = None,
-    compare: Annotated[bool, typer.Option(help="Show how much of the target it explains here.")] = True,
+    compare: Annotated[bool, typer.Option(help="Show the share of the target's variance explained here.")] = True,
     full: Full = False,
 ) -> None:
     """Fill in a matrix (--row, --column), or fit many related regressions (--task), as one low-rank matrix."""
@@ -119,7 +119,7 @@ def trace(
     adjacency_of(adjacency)
     _check_unit(chosen.values["unit"], user)
     layout = _Layout(table, target, user, row, column, rows, columns, task, tasks, names_in(features))
-    check_target(epsilon, delta)  # a ledger would keep a wrong one as its ceiling
+    check_target(epsilon, delta)  # an invalid budget would become the ceiling of a new ledger
     layout.check()
     names = layout.names()
     check_columns(table, out, user=user, target=target, features=names)
@@ -140,7 +140,7 @@ def _check_unit(unit: str, user: str | None) -> None:
 
 
 def _model(chosen: Chosen, layout: _Layout, names: list[str], **shared: object) -> TraceRegression:
-    """Return the estimator, its parameters checked before any row is read."""
+    """Return the estimator; its parameters are checked before any row is read."""
     from tacitly.methods.trace_regression.parameters import check_choices
 
     every = [*names, layout.target]

@@ -42,7 +42,7 @@ def verify(
     try:
         stated = Certificate.from_json(text)
     except (ValueError, RecursionError):
-        stated = None  # what is wrong with it is for the verdict to say
+        stated = None  # the verdict reports what is wrong with it
     place = ledger or (None if stated is None else account_of(stated))
     wanted = None if key is None else Path(key).read_text("utf-8").strip() if Path(key).is_file() else key
     verdict = check(
@@ -65,10 +65,10 @@ def verify(
 
 
 def _conclusion(verdict: Verdict, stated: Certificate | None) -> str:
-    """Return the answer in one sentence: the last line of what is printed."""
+    """Return the result in one sentence: the last line that is printed."""
     failed, many = verdict.failed, len(verdict.checks)
     if failed or stated is None:
         return f"NOT VERIFIED: {len(failed)} of {many} checks failed: {', '.join(failed)}"
     if not stated.certified:
-        return f"all {many} checks passed, but there is no promise to verify: this model is not private"
+        return f"all {many} checks passed, but there is no guarantee to verify: this model is not private"
     return f"verified: all {many} checks passed. {stated.summary()}"

@@ -1,21 +1,20 @@
-"""Rows that cannot be used: what a certified fit does about them, without telling anybody.
+"""Rows that cannot be used, and how a certified fit treats them without revealing them.
 
 A row is bad if a cell that the model needs is missing, infinite or not a number, or if its label was not declared.
-Which rows are bad is private, and so is how many there are. The policies:
+Which rows are bad, and how many, is private. The policies:
 
-* ``drop``: a bad row is left out. A user who has no other row stays on the roster with one empty row, which is not
-  finite, so that the contribution is zero. For releases that protect users. What a user contributes is then still a
-  function of that user's rows alone, and the roster is the same, so every sensitivity holds as before.
-* ``blank``: a bad row stays where it is, and what cannot be used of it becomes NaN, so that the contribution of the row
-  is zero. For releases that protect rows, whose number is public.
-* ``drop-unlabelled``: a row without a target is left out as by ``drop``; any other cell that cannot be used raises. For
-  commands, which tell whoever holds the table about mistakes in it and still keep everybody on the roster.
-* ``raise``: an error that names columns and counts. It tells something about private rows to whoever sees that the
-  program failed, so it is for cleaning data before a certified run, not for the run itself.
+* ``drop``: bad rows are left out. A user who has no other rows stays on the roster with one row of NaN, so that the
+  contribution is zero. Used for releases that protect users. A user's contribution is still a function of that user's
+  rows alone, and the roster does not change, so every sensitivity holds as before.
+* ``blank``: a bad row stays in place and its unusable cells become NaN, so that the contribution of the row is zero.
+  Used for releases that protect rows, whose number is public.
+* ``drop-unlabelled``: rows without a target are dropped as by ``drop``; any other unusable cell raises an error. Used
+  by commands: they report mistakes to the person who has the table, and still keep every user on the roster.
+* ``raise``: an error that names columns and counts. It reveals something about private rows to everyone who sees that
+  the program failed. So it is for cleaning data before a certified run, not for the run itself.
 
-One thing is always an error: a column (or target) without a single usable cell in the whole table, because then it is
-not the column that was meant. One user can change that only if nobody else has a usable cell, so that there is nothing
-to learn.
+One case is always an error: a column (or target) without any usable cell in the whole table, because then it is not
+the intended column. One user can change this outcome only if no other user has a usable cell.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ Positions = NDArray[np.int64]
 
 
 class SideChannelWarning(UserWarning):
-    """A certified run was asked to do something that tells of private rows besides its releases."""
+    """A certified run was asked for an operation that reveals something about private rows besides its releases."""
 
 
 def check_policy(on_bad_rows: str, allowed: tuple[str, ...] = POLICIES) -> None:
-    """Raise unless this is a policy."""
+    """Raise unless this is a known and allowed policy."""
     if on_bad_rows not in allowed:
         raise DataError(f"on_bad_rows must be one of {', '.join(map(repr, allowed))}. Found {on_bad_rows!r}.")
 
 
 class Kept(NamedTuple):
-    """Which rows stay, which of them are empty, and where each user's rows begin then."""
+    """Which rows are kept, which of them are empty, and where each user's kept rows begin."""
 
     rows: Mask
     empty: Mask
@@ -54,9 +53,9 @@ class Kept(NamedTuple):
 def settle(
     X: Array, y: Array | None, offsets: Positions, on_bad_rows: str, *, may_miss: bool = False
 ) -> tuple[Array, Array | None, Positions]:
-    """Return rows, targets and offsets without bad rows (those with a NaN); nothing is copied where there are none.
+    """Return rows, targets and offsets without bad rows (those with a NaN); nothing is copied if there are none.
 
-    With ``may_miss``, features may be NaN, and only a row without a target is bad.
+    With ``may_miss``, features may be NaN, and only rows without a target are bad.
     """
     kept = kept_rows(X, y, offsets, on_bad_rows, may_miss=may_miss)
     if kept is None:
@@ -67,7 +66,7 @@ def settle(
 def kept_rows(
     X: Array, y: Array | None, offsets: Positions, on_bad_rows: str, *, may_miss: bool = False
 ) -> Kept | None:
-    """Decide which rows stay; None for all of them."""
+    """Decide which rows are kept; None if all are."""
     if not on_bad_rows.startswith("drop"):
         return None
     bad = np.zeros(len(X), dtype=bool) if y is None else np.isnan(y)
@@ -83,7 +82,7 @@ def kept_rows(
 
 
 def taken(values: Array, kept: Kept, rows: slice = slice(None)) -> Array:
-    """Return the rows that stay, of all or of a slice of them, as a copy."""
+    """Return a copy of the kept rows, of all rows or of a slice."""
     stays = kept.rows[rows]
     found: Array = values[rows][stays]
     found[kept.empty[rows][stays]] = np.nan

@@ -1,9 +1,9 @@
 """Users and their private rows, stored so that the rows of one user are one slice.
 
-All rows lie in one contiguous `X`, grouped by user; `offsets` holds where each user's rows begin. The arrays are
+All rows are in one contiguous `X`, grouped by user; `offsets` gives the start of each user's rows. The arrays are
 read-only and may be memory maps larger than RAM. Every constructor checks that each cell is a finite number and that
-each row has a user id, because the unit of privacy is the user: no guarantee covers a row without one. What happens to
-other rows is the caller's choice (:mod:`tacitly.data.bad_rows`).
+each row has a user id. The unit of privacy is the user, so no guarantee would cover a row without an id. The caller
+decides what happens to other bad rows (:mod:`tacitly.data.bad_rows`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GroupedRows:
 
     @property
     def n_rows(self) -> int:
-        """The number of rows of all users together, N; private."""
+        """The number of rows of all users together, N; this number is private."""
         return int(self.X.shape[0])
 
     @property
@@ -91,8 +91,8 @@ class Cohort(GroupedRows):
     feature_names, target_name
         Names of the columns.
     schema
-        How a table's columns became these features; None where they were numbers already. Only with a schema may
-        features be missing (NaN).
+        How the columns of a table were encoded as these features; None if they were already numbers. Features may be
+        missing (NaN) only if there is a schema.
 
     Examples
     --------
@@ -145,10 +145,11 @@ class Cohort(GroupedRows):
         dtype
             float32 or float64. By default float32 is kept and everything else becomes float64.
         schema
-            What columns mean (:mod:`tacitly.data.schema`), for text, yes/no values and missing cells; ``{}`` to read it
-            off the table. Without one, every cell must be a finite number.
+            Meaning of the columns (:mod:`tacitly.data.schema`), for text, yes/no values and missing cells; ``{}`` to
+            infer it from the table. Without a schema, every cell must be a finite number.
         on_bad_rows
-            ``raise``, ``drop`` or ``blank`` rows with cells that cannot be used (:mod:`tacitly.data.bad_rows`).
+            What to do with rows that have unusable cells: ``raise``, ``drop`` or ``blank``
+            (:mod:`tacitly.data.bad_rows`).
         """
         check_policy(on_bad_rows, ("drop", "blank", "raise"))
         blank = on_bad_rows != "raise"
@@ -188,7 +189,7 @@ class Cohort(GroupedRows):
         dtype: DTypeLike | None = None,
         on_bad_rows: str = "raise",
     ) -> Cohort:
-        """Wrap rows that are already grouped, without a copy; users default to 0, 1, 2, ..."""
+        """Wrap rows that are already grouped, without copying; users default to 0, 1, 2, ..."""
         check_policy(on_bad_rows, ("drop", "blank", "raise"))
         X, names, _ = matrix(X, feature_names, dtype, blank=on_bad_rows != "raise")
         y, target_name = vector(y, len(X), target_name, X.dtype, blank=on_bad_rows != "raise")
@@ -199,7 +200,7 @@ class Cohort(GroupedRows):
                 "one more than the number of users."
             )
         ids = np.arange(len(starts) - 1) if users is None else plain(users)
-        # Structure first: what follows takes offsets at their word.
+        # Check the structure first: the code below relies on the offsets.
         whole = cls(X, y, starts.astype(np.int64), ids, names, target_name)
         return whole if on_bad_rows == "raise" else whole.settled(on_bad_rows)
 
@@ -224,21 +225,21 @@ class Cohort(GroupedRows):
         table
             A pandas or polars DataFrame, a pyarrow Table, the path of a .csv, .parquet, .arrow or .feather file, or of
             a folder of Parquet files.
-        user, target
+        The columns with the ids and with the target (None if there is no target).
             The columns with the ids and, if there is one, the target.
         features
             The columns to learn from; by default all others.
         dtype
             float32 or float64; by default float32 only if every feature is stored as float32.
         folder
-            Folder to write the cohort to, as `save` does, for tables larger than RAM: the table is read twice in small
-            batches, once to count each user's rows and once to write them, and every byte is written at most twice
+            Folder to write the cohort to, as `save` does, for tables larger than RAM. The table is read twice in small
+            batches: first to count each user's rows, then to write them. Every byte is written at most twice
             (:mod:`tacitly.data.in_order`). The folder appears complete or not at all.
         schema, on_bad_rows
-            As for :meth:`from_arrays`; also ``drop-unlabelled``: drop rows without a target, raise otherwise.
+            As for :meth:`from_arrays`; also ``drop-unlabelled``: drop rows without a target, raise for other bad rows.
         progress
-            Called while a cohort is written to a folder, with what is being done and the part of it that is done; 0
-            while that is unknown.
+            Called while a cohort is written to a folder, with the name of the current step and its completed fraction;
+            0 if the fraction is not known.
         """
         check_policy(on_bad_rows)
         blank, unlabelled = on_bad_rows in ("drop", "blank"), on_bad_rows == "drop-unlabelled" and target is not None
@@ -280,7 +281,7 @@ class Cohort(GroupedRows):
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, mmap: bool = True) -> Cohort:
-        """Open a saved cohort; `mmap` leaves the rows on disk until they are read."""
+        """Open a saved cohort; with `mmap` the rows stay on disk until they are read."""
         source = Path(folder)
         try:
             metadata = json.loads((source / "cohort.json").read_text("utf-8"))
@@ -321,12 +322,12 @@ class Cohort(GroupedRows):
         return self.X[rows], None if self.y is None else self.y[rows]
 
     def settled(self, on_bad_rows: str) -> Cohort:
-        """Return the cohort with rows that hold a NaN dropped, or blank; itself where there is none."""
+        """Return the cohort with rows that contain a NaN dropped or blanked; the cohort itself if there are none."""
         X, y, offsets = settle(self.X, self.y, self.offsets, on_bad_rows, may_miss=self.schema is not None)
         return self if X is self.X else replace(self, X=X, y=y, offsets=offsets)
 
     def index_of(self, ids: Any) -> Positions:
-        """Return the position of each id, -1 where it is unknown; 17 and '17' are the same id."""
+        """Return the position of each id, -1 if the id is unknown; 17 and '17' are the same id."""
         return self._directory.find(ids)
 
     def take(self, positions: ArrayLike) -> Cohort:
@@ -370,7 +371,7 @@ def _offsets(counts: Array) -> Positions:
 def _settled_maps(
     folder: Path, X: Array, y: Array | None, offsets: Positions, on_bad_rows: str, *, may_miss: bool
 ) -> tuple[Array, Array | None, Positions]:
-    """Settle bad rows of memory-mapped arrays: where there are any, the files are written again, a block at a time."""
+    """Drop or blank bad rows of memory-mapped arrays; if there are any, the files are rewritten block by block."""
     kept = kept_rows(X, y, offsets, on_bad_rows, may_miss=may_miss)
     if kept is None:
         return X, y, offsets

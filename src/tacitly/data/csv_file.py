@@ -1,4 +1,4 @@
-"""Read text files with separated cells: numbers where all cells of a column are numbers, else text."""
+"""Read delimited text files: columns become numbers if all of their cells are numbers, else text."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tacitly.data.source import Source, pieces, replacing_errors, to_numpy, type
 from tacitly.data.validation import NULL_WORDS, Array, DataError, rows_in_words
 
 _CSV_BLOCK_BYTES = 1 << 20
-_LARGER_BLOCKS = 1 << 24, 1 << 28  # for cells that are longer than a block
+_LARGER_BLOCKS = 1 << 24, 1 << 28  # for cells that are larger than a block
 _PATIENCE = 5000  # milliseconds
-# With a currency or per cent around a number, and spaces between groups of three digits; what is left of those is read
-# with the number (validation.number_of), where a column is one of numbers.
+# A number with a currency or per cent sign, and spaces between groups of three digits. Other formats are read together
+# with the number (validation.number_of), if the column is numeric.
 _DECIMAL_COMMA = r"^(\s*[-+−]?[$€£¥]?[-+−]?[\d \x{a0}\x{202f}']*),(\d+(?:[eE][-+]?\d+)?\s*[%$€£¥]?)\s*$"
 _POINTS = r"^\s*[-+−]?[$€£¥]? ?[-+−]?[1-9]\d{0,2}(\.\d{3})+(,\d+)%s\s*[%%$€£¥]?\s*$"
 _THOUSANDS = r"^\s*[-+]?[$€£¥]? ?[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*[%$€£¥]?\s*$"
 
 
 def open_csv(title: str, path: Path, user: str | None, given: CsvFormat, blank: bool) -> Source:
-    """Read every cell as a number, and as text that is converted here where some are not: types inferred are wrong."""
+    """Read cells as numbers, or as text that is converted here: types inferred by Arrow would be wrong."""
     arrow_csv, pa = import_module("pyarrow.csv"), import_module("pyarrow")
     with replacing_errors(title, "CSV"):
         form, header = look(path, given, user)
@@ -76,9 +76,9 @@ def open_csv(title: str, path: Path, user: str | None, given: CsvFormat, blank: 
             _wait_for_release(lent)
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
-        # Cells as numbers; as text if one is not written as a number; if some rows are malformed, without those; in
-        # larger blocks if a cell is longer than one. No earlier: Arrow's threads hold the function that collects
-        # malformed rows, and one that lets go of it while Python ends aborts.
+        # Read cells as numbers; then as text, if a cell is not written as a number; then without malformed rows, if
+        # there are some; then in larger blocks, if a cell is larger than a block. Malformed rows are collected only if
+        # needed: Arrow's threads hold the collecting function, and releasing it while Python exits aborts the process.
         malformed: list[str] = []
         ways: list[tuple[bool, int, list[str] | None]] = [(False, _CSV_BLOCK_BYTES, None)]
         ways += [(False, block, malformed) for block in (_CSV_BLOCK_BYTES, *_LARGER_BLOCKS)]
@@ -114,9 +114,9 @@ def open_csv(title: str, path: Path, user: str | None, given: CsvFormat, blank: 
 
 
 def _wait_for_release(lent: Sequence[weakref.ref[Any]]) -> None:
-    """Wait until Arrow's threads have let go of Python objects that were lent to them.
+    """Wait until Arrow's threads have released the Python objects that were passed to them.
 
-    A thread that lets go of one while Python is ending aborts the process ("terminate called without an active
+    If a thread releases one while Python is exiting, the process aborts ("terminate called without an active
     exception"), after all work was done.
     """
     for _ in range(_PATIENCE):
@@ -126,9 +126,10 @@ def _wait_for_release(lent: Sequence[weakref.ref[Any]]) -> None:
 
 
 def _cell(line: str, separator: str | None, place: int) -> str:
-    """Return one cell of a line that has not as many cells as it should; empty if it is not there.
+    """Return one cell of a line that has the wrong number of cells; empty if the line has no such cell.
 
-    Not by Python's reader, which refuses a line with a long cell: whose line it is would leave the roster.
+    Python's reader is not used, because it refuses lines with a long cell, and then the line's user would not be on the
+    roster.
     """
     mark = re.escape(separator or ",")
     cells = re.finditer(rf'(?:"([^"]*(?:""[^"]*)*)"?)?([^{mark}]*)(?:{mark}|\Z)', line)
@@ -147,7 +148,7 @@ def _csv_column(column: Any, is_id: bool, form: CsvFormat, pointed: bool) -> Arr
         plain = pc.replace_substring(column, ".", "")
         column = pc.if_else(pc.match_substring_regex(column, _POINTS % ("" if pointed else "?")), plain, column)
         column = pc.replace_substring_regex(column, _DECIMAL_COMMA, r"\1.\2")
-    elif form.decimal == "." or form.separator == ",":  # in the latter they are in quotes
+    elif form.decimal == "." or form.separator == ",":  # with comma as separator, numbers with commas are in quotes
         plain = pc.replace_substring(column, ",", "")
         column = pc.if_else(pc.match_substring_regex(column, _THOUSANDS), plain, column)
     try:

@@ -1,8 +1,9 @@
 """The format of a text file: separator, encoding, decimal mark, compression; detected, or given by the caller.
 
-The separator and the decimal mark are found in the first piece of a file, the encoding by decoding all of it. What was
-found is public in the sense of a header: it says how a program saved the table, not what is in it. So most cells decide
-and not a single one: an unusual cell may be misread itself, but never changes how others are read or stops the file.
+The separator and the decimal mark are detected in the first part of a file, the encoding by decoding the whole file.
+The detected format is public, like a header: it describes how a program saved the table, not what the table contains.
+Therefore the majority of cells decides and never a single one. An unusual cell may be misread itself, but it never
+changes how other cells are read and never causes an error.
 """
 
 from __future__ import annotations
@@ -26,29 +27,30 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 _SAMPLE_BYTES, _SAMPLE_LINES, _MOST_BYTES = 1 << 18, 50, 1 << 28
-_TYPOS = 0.1  # share of the rows up to which an odd cell is taken for a mistake
-_MOST_TITLES = 10  # lines before the header that hold words
+_TYPOS = 0.1  # up to this share of the rows, unusual cells are treated as mistakes
+_MOST_TITLES = 10  # maximum number of title lines before the header
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
-_BEFORE, _AFTER = r"\s*[-+−]?[$€£¥]?[-+−]?", r"\s*(?:[%$€£¥]\s*)?"  # not \s*[%]?\s*: the square of a cell's spaces
+_BEFORE, _AFTER = r"\s*[-+−]?[$€£¥]?[-+−]?", r"\s*(?:[%$€£¥]\s*)?"  # \s*[%]?\s* would take quadratic time in spaces
 _COMMA = re.compile(_BEFORE + r"\d[\d \u00a0\u202f'.]*,\d+(?:[eE][-+]?\d+)?" + _AFTER)
 _NAMED = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _DOT = re.compile(_BEFORE + r"\d+\.\d+" + _AFTER)
 _SURROGATES = re.compile("[\udc80-\udcff]")
-_EITHER = re.compile(_BEFORE + r"[1-9]\d{0,2},\d{3}" + _AFTER)  # thousands, or three decimals
+_EITHER = re.compile(_BEFORE + r"[1-9]\d{0,2},\d{3}" + _AFTER)  # a thousands separator, or three decimals
 _POINTS = re.compile(_BEFORE + r"[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?" + _AFTER)  # the same with points
 _WHOLE = re.compile(_BEFORE + r"\d{1,3}" + _AFTER)
-_ENOUGH = 3  # cells from which on a way to write numbers is no accident
+_ENOUGH = 3  # fewer cells of one format may be accidents
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a text file writes a table; None where it is to be found out.
+    """How a text file writes a table; fields that are None are detected.
 
-    ``decimal`` is the mark before decimals. With ``"."`` given, commas inside numbers separate thousands. ``skipped``
-    is how many lines stand before the header: comments, a title, or the separator as Excel writes it. Not ``pure`` is a
-    file with bytes that are no text in its encoding, or may be; each of them is read as its number. With decimal commas
-    points separate thousands (``grouped``: some do), except in columns that write decimals with a point (``pointed``).
+    ``decimal`` is the decimal mark. If it is given as ``"."``, commas inside numbers separate thousands. With decimal
+    commas, points separate thousands (``grouped``: some cells do), except in columns that write decimals with a point
+    (``pointed``). ``skipped`` is the number of lines before the header: comments, a title, or the line in which Excel
+    writes the separator. ``pure`` is False if the file has, or may have, bytes that are not valid in its encoding; each
+    such byte is read as its number.
     """
 
     separator: str | None = None
@@ -69,7 +71,7 @@ class CsvFormat:
 
     @property
     def words(self) -> str:
-        """What is unusual about it, for a sentence; empty for comma-separated UTF-8.
+        """Unusual properties of the format, as part of a sentence; empty for comma-separated UTF-8.
 
         >>> CsvFormat(";", ",", "cp1252").words
         'semicolons between cells, decimal commas, Windows-1252 (latin-1) text'
@@ -87,7 +89,7 @@ class CsvFormat:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the extension that says what a file holds, without that of a compression.
+    """Return the extension that tells the file's format, without a compression extension.
 
     >>> suffix_of(Path("rows.CSV.gz"))
     '.csv'
@@ -99,13 +101,13 @@ def suffix_of(path: Path) -> str:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed."""
+    """Open a file for reading; compressed files are decompressed."""
     file: IO[bytes] = COMPRESSED.get(path.suffix.lower(), open)(path, "rb")
     return file
 
 
 class Utf8File:
-    """A file's text in UTF-8, decompressed, as a file object that Arrow reads piece by piece."""
+    """A file's text as UTF-8, decompressed, in the form of a file object that Arrow reads piece by piece."""
 
     def __init__(self, path: Path, form: CsvFormat) -> None:
         self._file = opened(path)
@@ -114,7 +116,7 @@ class Utf8File:
         self._rest = b""
 
     def read(self, size: int) -> bytes:
-        """Return ``size`` bytes, fewer only at the end: Arrow takes what it gets for a block of whole lines."""
+        """Return ``size`` bytes, and fewer only at the end: Arrow treats what it gets as a block of whole lines."""
         if self._decoder is None:
             return self._file.read(size)
         while len(self._rest) < size:
@@ -135,29 +137,29 @@ class Utf8File:
         self._file.close()
 
     def __del__(self) -> None:
-        self._file.close()  # when Arrow's threads have let go of it, and without Python's warning
+        self._file.close()  # as soon as Arrow's threads release it, and without Python's warning
 
 
 def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvFormat, list[str] | None]:
-    """Return the format of a file, completed where it was not given, and its header; None if there is none.
+    """Return the format of a file, with missing fields detected, and its header; None if there is no header.
 
-    Of the separators that could be meant, the one wins under which the header has the ``user`` column, then the one
-    under which most lines have as many cells as the header.
+    Of the possible separators, one is preferred under which the header has the ``user`` column, then the one under
+    which most lines have as many cells as the header.
     """
     encoding, pure = (given.encoding, False) if given.encoding else _encoding(path)
     with opened(path) as file:
         sample = file.read(_SAMPLE_BYTES)
         while sample.count(b"\n") < _SAMPLE_LINES and len(sample) < _MOST_BYTES and (more := file.read(len(sample))):
-            sample += more  # one long cell is no sample
+            sample += more  # one long cell is not a sufficient sample
     text = sample.decode(encoding, errors="ignore").removeprefix("\ufeff")
     _check_text(path, text)
     lines = text.splitlines(keepends=True)
     if len(text) >= _SAMPLE_BYTES // 4 and len(lines) > 1:
-        lines.pop()  # cut in the middle, most likely
+        lines.pop()  # most likely cut off in the middle
     skipped, named = _preamble(lines)
     separator = given.separator or named or _separator(lines[skipped:], path, user)
     if skipped and not named and _is_header(lines[skipped - 1], lines[skipped:], separator):
-        skipped -= 1  # it begins with #
+        skipped -= 1  # the header itself begins with #
     skipped += _titles(lines[skipped:], separator)
     rows = [row for row in _parsed(lines[skipped:], separator) if row]
     if not rows:
@@ -168,7 +170,7 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
 
 
 def _check_text(path: Path, text: str) -> None:
-    """Raise for a file of bytes instead of words: its first line, which is public, has characters that nobody types."""
+    """Raise if the file is binary: its first line, which is public, has characters that do not occur in text."""
     if any(character < " " and not character.isspace() for character in text.partition("\n")[0]):
         packed = " It looks like a spreadsheet or an archive: save the sheet as CSV." * text.startswith("PK\x03\x04")
         raise DataError(
@@ -178,7 +180,7 @@ def _check_text(path: Path, text: str) -> None:
 
 
 def _preamble(lines: Sequence[str]) -> tuple[int, str | None]:
-    """Return how many lines stand before the header, and the separator if one of them names it.
+    """Return the number of lines before the header, and the separator if one of these lines declares it.
 
     >>> _preamble(["sep=;", "a;b"]), _preamble(["# saved by hand", "a,b"]), _preamble(["a,b"])
     ((1, ';'), (1, None), (0, None))
@@ -190,7 +192,7 @@ def _preamble(lines: Sequence[str]) -> tuple[int, str | None]:
 
 
 def _titles(lines: Sequence[str], separator: str) -> int:
-    """Return how many lines of words stand before the header: only their first cell is filled.
+    """Return the number of title lines before the header: lines in which only the first cell is not empty.
 
     >>> _titles(["Sales 2024;;", "", "id;x;y", "1;2;3"], ";"), _titles(["id", "1"], ";"), _titles([";y", "1;2"], ";")
     (2, 0, 0)
@@ -216,7 +218,7 @@ def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
     rows: list[list[str]] = []
     reader = csv.reader(lines, delimiter=separator)
     while True:
-        with suppress(csv.Error):  # a cell longer than this reader takes: its row is no part of the sample
+        with suppress(csv.Error):  # a cell longer than this reader accepts: its row is not used for the sample
             if (row := next(reader, None)) is None:
                 return rows
             rows.append(row)
@@ -231,7 +233,7 @@ def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
             continue
         alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
         tabs = separator == "\t" and suffix_of(path) in (".tsv", ".tab")
-        # A line that this separator does not split may be a title, or a header that another one splits.
+        # A line without this separator may be a title, or a header with another separator.
         found = (user in rows[0], tabs, not titles and alike == 1.0, round(alike, 1), len(rows[0]))
         if found > score:
             best, score = separator, found
@@ -239,9 +241,9 @@ def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
 
 
 def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
-    """Return ',' where more numbers have a decimal comma than a point; raise where it may separate thousands.
+    """Return ',' if more numbers have a decimal comma than a point; raise if the comma may separate thousands.
 
-    It raises where more than a few cells of a column may: a single one stops no file, and is read as text.
+    An error is raised only if more than a few cells of a column are ambiguous. A single one is read as text.
 
     >>> _decimal([["1,5", "2,25", "3.5"]], ";")
     ','
@@ -258,7 +260,7 @@ def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
     places = Counter(place for row in rows for place, cell in enumerate(row) if _EITHER.fullmatch(cell))
     if max(places.values()) > _TYPOS * len(rows):
         raise DataError(
-            "The file has numbers with a comma and three digits after it: thousands or decimals? Say which: "
+            "The file has numbers with a comma and three digits after it: thousands or decimals? Specify which: "
             "--decimal , (decimals) or --decimal . (thousands); in Python csv=CsvFormat(decimal=…)."
         )
     return None
@@ -305,17 +307,17 @@ def _points(rows: Sequence[Sequence[str]]) -> tuple[bool, frozenset[str]]:
 
 
 def _encoding(path: Path) -> tuple[str, bool]:
-    """Return the encoding of a file, UTF-8 or Windows-1252, and whether all of it is text in that encoding.
+    """Return the encoding of a file, UTF-8 or Windows-1252, and whether the whole file is valid text in it.
 
-    It is UTF-8 unless more lines have bytes that cannot be read in it than have letters beyond ASCII that can. Lines
-    and not bytes, so that a long cell counts once.
+    The encoding is UTF-8 unless lines with bytes that are invalid in UTF-8 outnumber valid lines with non-ASCII
+    characters. Lines are counted instead of bytes, so that a long cell counts once.
     """
     with opened(path) as file:
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16", False
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # what is no UTF-8 becomes a surrogate
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # invalid bytes become surrogates
     right = wrong = 0
-    letters, unread, piece = False, False, b"\0"  # in a line, which may go on in the next piece
+    letters, unread, piece = False, False, b"\0"  # in the current line, which may continue in the next piece
     with opened(path) as file:
         while piece:
             piece = file.read(1 << 20)

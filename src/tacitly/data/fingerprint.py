@@ -1,8 +1,8 @@
-"""A keyed fingerprint of rows: whether two fits saw the same data, without telling anything about them.
+"""A keyed fingerprint of rows: it shows whether two fits used the same data, and reveals nothing about the data.
 
-A run that is resumed replays what was released from the rows it was begun with. On other rows that would certify a
-transcript of data the model never saw, so a run records a fingerprint of its rows. It is keyed
-(:func:`tacitly.privacy.home.secret`): somebody who has the ledger but not the key cannot test guesses about a row.
+A resumed run replays what was released from the rows it was started with. On other rows, the certificate would describe
+data that the model never saw. So a run records a fingerprint of its rows. The fingerprint is keyed
+(:func:`tacitly.privacy.home.secret`): a person who has the ledger but not the key cannot test guesses about a row.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 from tacitly.portable import cpu_count
 
-_BLOCK = 1 << 26  # bytes hashed at a time; hashing lets other threads run, so blocks are hashed side by side
+_BLOCK = 1 << 26  # bytes hashed at a time; hashing releases the GIL, so blocks are hashed in parallel
 
 
 def rows_fingerprint(cohort: Any, secret: bytes) -> str:
-    """Return a keyed hash of every array that a cohort holds: rows, targets, ids."""
+    """Return a keyed hash of all arrays of a cohort: rows, targets, ids."""
     digest = hashlib.blake2b(key=secret, digest_size=16, person=b"tacitly rows")
     for name, array in sorted(_arrays(cohort).items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
@@ -29,7 +29,7 @@ def rows_fingerprint(cohort: Any, secret: bytes) -> str:
 
 
 def _arrays(cohort: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays of a cohort by name; those of a sparse matrix too."""
+    """Return the arrays of a cohort by name, including those of a sparse matrix."""
     found = {}
     for name in ("X", "y", "offsets", "users"):
         value = getattr(cohort, name, None)

@@ -1,7 +1,8 @@
-"""Group rows by user: arrays at once, tables in two passes that hold one batch at a time.
+"""Group rows by user: arrays in one step, tables in two passes that hold one batch at a time.
 
-The first pass over a table counts each user's rows, so that the second knows the final position of every row. Rows go
-there in memory, or to files larger than memory (:mod:`tacitly.data.in_order`). A folder appears complete or not at all.
+The first pass over a table counts each user's rows, so that the second pass knows the final position of every row. Rows
+are written to memory, or to files larger than memory (:mod:`tacitly.data.in_order`). A folder appears complete or not
+at all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tacitly.data.user_ids import Directory, Positions, check_users, factor, sta
 from tacitly.data.validation import Array, DataError, Faults, cells_of, convert, float_type, listed
 
 Declared = Schema | Mapping[str, Mapping[str, Any]]
-"""A schema, or declarations of some columns; the others are read off the table."""
+"""A schema, or declarations of some columns; the others are inferred from the table."""
 
 
 def matrix(
@@ -38,7 +39,7 @@ def matrix(
     *,
     blank: bool = False,
 ) -> tuple[Array, tuple[str, ...], Schema | None]:
-    """Return features as checked, C-contiguous floats, their names, and the schema they were encoded by, if any.
+    """Return features as checked, C-contiguous floats, their names, and the schema that encoded them, if any.
 
     With ``blank``, cells that cannot be used become NaN instead of an error.
     """
@@ -77,7 +78,7 @@ def matrix(
 
 
 def schema_of(source: Source, names: Sequence[str], declared: Declared, *, blank: bool = False) -> Schema:
-    """Return the schema of these columns: one that was stored, or declarations to complete from the table."""
+    """Return the schema of these columns: a stored schema, or declarations completed from the table."""
     if not isinstance(declared, Schema):
         return infer(source, names, declared, blank=blank)
     absent = [name for name in declared.names if name not in source.types]
@@ -154,7 +155,7 @@ def choose_columns(
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialised array aligned to a cache line; in NumPy's own, every wide load straddles two lines."""
+    """Return an uninitialised array aligned to a cache line; in NumPy's arrays every wide load straddles two lines."""
     size = int(np.prod(shape)) * dtype.itemsize
     buffer = np.empty(size + 64, dtype=np.uint8)
     start = -buffer.ctypes.data % 64
@@ -162,7 +163,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 class TableRows(NamedTuple):
-    """Rows in a table's order; no targets or ids where no such column was named."""
+    """Rows in the table's order; targets or ids are None if no such column was named."""
 
     X: Array
     y: Array | None
@@ -177,10 +178,10 @@ def read_rows(
     user: str | None = None,
     schema: Schema | None = None,
 ) -> TableRows:
-    """Read a table that is not grouped by user: what predictions and single users' heads are made from.
+    """Read a table that is not grouped by user, for predictions and for the heads of single users.
 
-    It checks columns and cells as :meth:`Cohort.from_table <tacitly.data.cohort.Cohort.from_table>` does. A ``schema``
-    encodes the columns that it names, which may miss cells.
+    Columns and cells are checked as by :meth:`Cohort.from_table <tacitly.data.cohort.Cohort.from_table>`. A ``schema``
+    encodes the columns that it names; their cells may be missing.
     """
     source = open_table(table, user)
     names = choose_columns(source, user, target, features if schema is None else schema.names)
@@ -203,7 +204,7 @@ def read_rows(
 def _batches(
     source: Source, user: str | None, names: tuple[str, ...], target: str | None, kind: np.dtype[Any], faults: Faults
 ) -> Iterator[tuple[Any, Array]]:
-    """Yield the ids (None without a user column) and the checked numbers of each batch, the target as last column."""
+    """Yield the ids (None without a user column) and the checked numbers of each batch, the target last."""
     columns = [*names] if target is None else [*names, target]
     types = [source.types[name] for name in columns]
     for cells in source.batches([*columns] if user is None else [user, *columns], batch_rows(len(columns))):
@@ -214,9 +215,9 @@ def _batches(
 def count_users(
     source: Source, user: str, *, blank: bool = False, progress: Progress | None = None
 ) -> tuple[Array, Positions]:
-    """Read the user column once; return the sorted ids and the number of rows of each.
+    """Read the user column once; return the sorted ids and the number of rows of each user.
 
-    Rows without an id are an error, or with ``blank`` nobody's.
+    Rows without an id are an error; with ``blank`` they are ignored.
     """
     pending: list[tuple[Array, Array]] = []
     held = missing = merged = rows = 0
@@ -251,11 +252,11 @@ def placed(
     blank: bool = False,
     unlabelled: bool = False,
 ) -> Iterator[Piece]:
-    """Read the table a second time; yield final positions of rows, each after those of its user that came before.
+    """Read the table a second time; yield final positions of rows, each after the earlier rows of the same user.
 
-    The rows come as features and, if there is one, target. With ``blank``, cells that cannot be used become NaN, and
-    rows without a user are left out, instead of an error. With ``unlabelled``, a row may lack its target, and then
-    other cells too.
+    Rows are yielded as features and, if there is one, target. With ``blank``, unusable cells become NaN and rows
+    without a user are left out, instead of an error. With ``unlabelled``, a row may lack its target, and in such a row
+    other cells may be missing too.
     """
     labels = [*_labels(names), f"target column {target!r}"]
     faults = Faults(labels, may_miss=len(names) if missing else 0, blank=blank, unlabelled=unlabelled)
@@ -284,7 +285,7 @@ def placed(
 
 
 def check_new(folder: Path) -> None:
-    """Raise if a folder exists and is not empty, or if its parent is missing."""
+    """Raise if the folder exists and is not empty, or if its parent is missing."""
     if not folder.parent.is_dir():
         raise DataError(f"The parent folder {folder.parent.name!r} does not exist. Create it first.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -293,7 +294,7 @@ def check_new(folder: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``folder``, renamed to it on success and removed on failure."""
+    """Yield a temporary folder next to ``folder``; it is renamed on success and removed on failure."""
     check_new(folder)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -314,7 +315,7 @@ def new_map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memm
 
 
 def no_such_column(source: Source, role: str, name: str) -> str:
-    """Return the message for a column that is not there, with the nearest name."""
+    """Return the message for a column that does not exist, with the most similar name."""
     close = difflib.get_close_matches(name, source.types, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"{source.title} has no {role} column {name!r}. It has {quoted(source.types)}.{hint}"
@@ -344,7 +345,7 @@ def _frame_floats(
 def _floats(
     array: Array, labels: Sequence[str], dtype: DTypeLike | None, *, missing: bool = False, blank: bool = False
 ) -> Array:
-    """Check every cell, and convert to the wanted type if necessary, one block of rows at a time."""
+    """Check every cell, and convert to the requested type if necessary, one block of rows at a time."""
     kind = float_type(dtype, [array.dtype.name])
     out = array if array.dtype == kind else np.empty(array.shape, kind)
     faults = Faults(labels, may_miss=len(labels) if missing else 0, blank=blank)
@@ -356,7 +357,7 @@ def _floats(
             with np.errstate(over="ignore"):
                 out[rows] = array[rows]
         elif blank and np.isinf(array[rows]).any():
-            out = array.copy()  # what the caller gave stays as it is
+            out = array.copy()  # the caller's array is not changed
         faults.scan(array[rows].T, out[rows])
     faults.check()
     return np.require(out, requirements=["C", "A"])

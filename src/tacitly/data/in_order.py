@@ -1,9 +1,9 @@
-"""Write rows to files in their final order although they arrive in any other, with little memory and few bytes.
+"""Write rows to files in their final order, although they arrive in any order, with little memory and few writes.
 
 Rows are collected until a buffer is full, and the buffer is written as a *run*, sorted by final position. At the end
-the final files are filled one buffer at a time: what belongs there is one slice of every run. So every byte is written
-twice, in long sequential pieces. A buffer that holds exactly the rows of one stretch of the final files goes there at
-once: a table in order, or one that fits into the buffer, is written once.
+the final files are filled one buffer at a time: the rows of one stretch of a file are one slice of every run. So every
+byte is written twice, in long sequential pieces. A buffer that contains exactly the rows of one stretch is written
+there directly. So a table that is already in order, or that fits into the buffer, is written once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Piece = tuple[Positions, Sequence[Array]]
 """Final positions of some rows, and the values of each array at these rows."""
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and the part of it that is done, at most 1; 0 while that is unknown."""
+"""Called with the name of the current step and its completed fraction, at most 1; 0 if the fraction is not known."""
 
-_BUFFER_BYTES = 1 << 23, 1 << 27  # at least and at most; in between, 1/32 of all bytes
+_BUFFER_BYTES = 1 << 23, 1 << 27  # minimum and maximum; in between, 1/32 of all bytes
 _PIECE_BYTES = 1 << 21
 _INDEX = np.empty(1, dtype=np.int64)
 
 
 def write_in_order(pieces: Iterable[Piece], maps: Sequence[np.memmap[Any, Any]], progress: Progress) -> None:
-    """Write pieces, which together hold every row once, to the files of these memory maps.
+    """Write pieces, which together contain every row once, to the files of these memory maps.
 
-    The maps themselves are not written to: pages that are changed in random order go to the disk again and again.
+    Nothing is written through the maps themselves: pages changed in random order would be written to disk repeatedly.
     """
     rows, path = len(maps[0]), Path(f"{maps[0].filename}.runs")
     row_bytes = 8 + sum(array.strides[0] for array in maps)
@@ -59,7 +59,7 @@ def write_in_order(pieces: Iterable[Piece], maps: Sequence[np.memmap[Any, Any]],
 
 
 def _buffers(pieces: Iterable[Piece], maps: Sequence[Array], size: int) -> Iterator[tuple[Positions, list[Array]]]:
-    """Yield rows as many as fit into the buffers, which are used again; the arrays yielded last are as large as any."""
+    """Yield as many rows as fit into the buffers, which are reused; the last arrays yielded have full size."""
     places = np.empty(size, dtype=np.int64)
     values = [np.empty((size, *array.shape[1:]), array.dtype) for array in maps]
     held = 0
@@ -91,7 +91,7 @@ class _Final:
 
 
 class _Rest:
-    """Runs of rows, sorted by final position, in one file; and where in each run the stretches of final files begin."""
+    """Runs of rows, sorted by final position, in one file, and where stretches of the final files begin in them."""
 
     def __init__(self, file: IO[bytes], rows: int, size: int) -> None:
         self._file, self._size = file, size
@@ -105,7 +105,7 @@ class _Rest:
             _write(self._file, array, order)
 
     def stretches(self, values: Sequence[Array]) -> Iterator[tuple[int, Positions]]:
-        """Fill the buffers with one stretch after the other; yield its first row, and which rows of them to write."""
+        """Fill the buffers one stretch at a time; yield its first row, and which of its rows are to be written."""
         for number, start in enumerate(self._starts):
             filled = np.zeros(self._ends[number] - start, dtype=bool)
             for begin, rows, cuts in self._runs:
@@ -119,7 +119,7 @@ class _Rest:
                         array[at[done : done + len(part)]] = part
                         done += len(part)
                     begin += rows * array.strides[0]
-            # What was written directly is a hole here, or all of it.
+            # Rows that were written directly are missing here; that may be all of them.
             for first, last in _stretches_of(filled):
                 yield int(start) + first, np.arange(first, last)
 
@@ -133,7 +133,7 @@ class _Rest:
 
 
 def _stretches_of(mask: Array) -> Iterator[tuple[int, int]]:
-    """Yield first and last + 1 of each stretch of True.
+    """Yield first and last + 1 of each stretch of True values.
 
     >>> list(_stretches_of(np.array([True, True, False, True])))
     [(0, 2), (3, 4)]

@@ -1,4 +1,4 @@
-"""What a column holds, read off the table where nobody declared it: by the stored type, else by all of its cells."""
+"""The kind of each column that was not declared: inferred from the stored type, else from all of its cells."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from tacitly.data.validation import Array as Cells
 from tacitly.data.validation import DataError, listed, number_of, rows_in_words
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
-_CODED = re.compile(r"dictionary<values=([^,]*)")  # how Arrow names a categorical column
+_CODED = re.compile(r"dictionary<values=([^,]*)")  # Arrow's type name of a categorical column
 _STORED_DATES = ("date", "time", "timestamp", "duration")
-_FIRST_ROWS = 1000  # that a hint looks at
-_TYPOS = 0.1  # share of other cells up to which a column is taken to have mistakes in it
+_FIRST_ROWS = 1000  # number of rows that are examined for a hint
+_TYPOS = 0.1  # up to this share, cells of another kind are treated as mistakes
 
 
 def kinds_of(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, str]:
     """Return the kind of each of these columns.
 
-    A column of one kind with a few other cells is refused, or with ``blank`` a column of that kind.
+    A column in which only a few cells are of another kind is an error; with ``blank`` it is treated as a column of its
+    kind.
     """
     kinds: dict[str, str] = {}
     for name in names:
         stored = source.types[name].lower()
-        if coded := _CODED.match(stored):  # its indices are whole numbers, its values need not be
+        if coded := _CODED.match(stored):  # its indices are integers, but its values may be of any type
             stored = coded[1]
         if stored.startswith("bool"):
             kinds[name] = "boolean"
@@ -58,7 +59,7 @@ def kinds_of(source: Source, names: Sequence[str], *, blank: bool) -> dict[str, 
 
 
 def dates_in(source: Source) -> tuple[str, ...]:
-    """Return the columns that hold dates as far as the first rows show: a hint for forms, not a decision."""
+    """Return the columns that contain dates in the first rows. This is a hint for forms, not a decision."""
 
     def first(names: Sequence[str], rows: int) -> Iterator[list[Cells]]:
         return itertools.islice(source.batches(names, min(rows, _FIRST_ROWS)), 1)
@@ -68,18 +69,18 @@ def dates_in(source: Source) -> tuple[str, ...]:
 
 
 class _Looks:
-    """What the cells of a column look like, batch by batch."""
+    """Counts of cells by kind, updated batch by batch."""
 
     def __init__(self) -> None:
         self._present, self._fits = 0, dict.fromkeys(("number", "boolean", "date"), 0)
 
     @property
     def kind(self) -> str:
-        """The first kind that all present cells could be, but for a few; text where there is none."""
+        """The first kind that fits all present cells, except for a few; text if there is none."""
         return next((kind for kind in self._fits if self.odd(kind) <= _TYPOS * self._present), "hashed")
 
     def odd(self, kind: str) -> int:
-        """How many cells are not of a kind."""
+        """Return the number of cells that are not of this kind."""
         return self._present - self._fits[kind]
 
     def add(self, values: Cells) -> None:
@@ -98,7 +99,7 @@ class _Looks:
 
 
 def _possible(text: str) -> set[str]:
-    """Return the kinds that a cell could be."""
+    """Return the kinds that fit a cell."""
     fits = {
         "number": is_number(text),
         "boolean": text.lower() in TRUTH,

@@ -1,7 +1,8 @@
-"""Where the first rows of a table contradict what was declared: levels, ranges, codes of missing values.
+"""Contradictions between the first rows of a table and what was declared: levels, ranges, codes of missing values.
 
-A level in other letters, a range in other units or a −9 that means "unknown" spoils a fit, and nothing that is released
-may say so. What is found here is for whoever holds the table, on their own console, before anything is spent.
+A level in different letter case, a range in different units or a −9 that means "unknown" spoils a fit, and nothing that
+is released may reveal it. So findings are shown only to the person who has the table, on their own console, before any
+budget is spent.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from tacitly.data.schema import Column, Schema
 from tacitly.data.source import Source
 from tacitly.data.validation import Array, numbers
 
-_ROWS, _CELLS = 100_000, 4_000_000  # that are looked at, at most
-_MANY = 3  # rows with a code from which on it is no accident
+_ROWS, _CELLS = 100_000, 4_000_000  # maximum number that is examined
+_MANY = 3  # from this number of rows on, a code is not considered an accident
 _CODES = np.array([*(-1 * d for d in (1, 7, 8, 9, 77, 88, 99, 777, 888, 999, 9999, 99999)), 99, 999, 9999, 99999])
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """What is odd about a column, in words, and the share of its cells that a declaration does not fit."""
+    """What is unusual about a column, in words, and the share of its cells that contradict the declaration."""
 
     words: str
     share: float = 0.0
     code: str = ""
-    """A number that looks like a code for a missing value; empty for none."""
+    """A number that looks like a code for a missing value; empty if there is none."""
     constant: bool = False
     mixed: bool = False
     """Text, most of which are numbers."""
 
 
 def misfits(source: Source, schema: Schema, target: str) -> dict[str, Misfit]:
-    """Return the columns, the target among them, whose first cells do not look as they were declared."""
+    """Return the columns, including the target, whose first cells contradict what was declared."""
     columns = [*schema.columns, Column(target)]
     cells = _first(source, [column.name for column in columns])
     found = {
         column.name: misfit for column, own in zip(columns, cells, strict=True) if (misfit := _misfit(column, own))
     }
-    if target in found and found[target].constant:  # the comparison says it
+    if target in found and found[target].constant:  # the comparison with baselines reports this
         del found[target]
     return found
 
@@ -54,7 +55,7 @@ def zero_or_one(source: Source, target: str) -> bool:
 
 
 def whole(source: Source, target: str) -> bool:
-    """Return whether all of the first targets that are numbers are whole."""
+    """Return whether all of the first targets that are numbers are integers."""
     values = numbers(_first(source, [target])[0], np.nan)[0]
     known = values[np.isfinite(values)]
     return bool((known == np.rint(known)).all())
@@ -74,7 +75,7 @@ def _first(source: Source, names: Sequence[str]) -> list[Array]:
 
 
 def _joined(part: Sequence[Array]) -> Array:
-    """Return batches as one column, of objects where they are of several kinds."""
+    """Return batches as one column, with dtype object if the batches have different kinds."""
     if not part:
         return np.zeros(0)
     alike = len({values.dtype.kind for values in part}) == 1
@@ -123,8 +124,8 @@ def _undeclared(column: Column, cells: Array) -> Misfit | None:
 def _code(different: Array, counts: Array) -> Misfit | None:
     """Return the usual code for a missing value that lies apart from all other values, if there is one.
 
-    A negative one does where nothing else is negative and the rest is not near; a positive one where it is the largest
-    value, more than twice as large as the next.
+    A negative code is reported if no other value is negative and the other values are not close to it. A positive code
+    is reported if it is the largest value and more than twice as large as the next.
     """
     for place, edge in ((0, "low"), (len(different) - 1, "high")):
         value, others = float(different[place]), np.delete(different, place)

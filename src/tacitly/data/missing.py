@@ -1,8 +1,8 @@
 """Codes that stand for a missing value in a table: -9, 999, "refused".
 
-Surveys and registers write them where nothing is known, and a model would take them for values. They are declared, as
+Surveys and registers use such codes for unknown values, and a model would treat them as values. Codes are declared, as
 public knowledge about a column (``{"income": {"missing": [-9]}}``, ``--missing income=-9``), never guessed: 999 may be
-a value. Whether a cell is one of them depends on that cell alone.
+a true value. Whether a cell is a code depends on that cell alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Codes:
         return bool(self.words)
 
     def blanked(self, cells: Array) -> Array:
-        """Return the cells with missing ones in place of codes; the same array where no cell is one."""
+        """Return the cells with codes replaced by missing values; the same array if no cell is a code."""
         numbers = [number for number in map(_number_or_none, self.words) if number is not None]
         if cells.dtype.kind in "fiu":
             coded = np.isin(cells, numbers)
@@ -61,7 +61,7 @@ NO_CODES = Codes()
 
 
 def without_codes(source: Source, codes: Mapping[str, Codes]) -> Source:
-    """Return the table with the codes of these columns read as missing cells."""
+    """Return the table with these columns' codes read as missing cells."""
     if not codes:
         return source
 

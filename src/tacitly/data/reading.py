@@ -1,4 +1,4 @@
-"""The one reader of what estimators are given: users and their rows at ``fit``, rows alone at ``predict``."""
+"""Reads the inputs of all estimators: users and their rows at ``fit``, only rows at ``predict``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacitly.data.sparse_cohort import SparseCohort
 from tacitly.data.tables import is_frame, open_table
 from tacitly.data.validation import Array, DataError, plain_numbers
 
-_MOST_BYTES = 1 << 34  # of a sparse matrix made dense
+_MOST_BYTES = 1 << 34  # maximum size of a sparse matrix that is made dense
 
 
 def read_cohort(
@@ -34,10 +34,10 @@ def read_cohort(
 ) -> Any:
     """Return arrays or tables as a cohort; a cohort is returned as it is.
 
-    Without ``users``, where they are not needed, all rows belong to one device. ``sparse`` accepts sparse matrices
-    too, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`; ``densify`` as dense rows. A ``schema`` (``{}`` for one
-    that is read off the table) takes text, yes/no values and missing cells. ``on_bad_rows`` says what becomes of rows
-    that cannot be used (:mod:`tacitly.data.bad_rows`).
+    If ids are not needed and ``users`` is not given, all rows belong to one device. ``sparse`` also accepts sparse
+    matrices, as a :class:`~tacitly.data.sparse_cohort.SparseCohort`; ``densify`` accepts them as dense rows. A
+    ``schema`` (``{}`` to infer it from the table) accepts text, yes/no values and missing cells. ``on_bad_rows`` says
+    what happens to rows that cannot be used (:mod:`tacitly.data.bad_rows`).
 
     >>> read_cohort([[1.0], [2.0], [3.0]], [1.0, 0.0, 1.0], ["b", "a", "b"]).users.tolist()
     ['a', 'b']
@@ -64,10 +64,10 @@ def read_cohort(
 
 
 def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Array:
-    """Return rows as numbers, with the columns of training: by name where X has names, in whatever order they are.
+    """Return rows as numbers, with the columns of training: matched by name, in any order, if X has names.
 
-    A cell that is not a number raises a message that does not show it. Values are not checked further: a missing one
-    stays missing.
+    If a cell is not a number, the error message does not show it. Values are not checked further: a missing value stays
+    missing.
 
     >>> read_rows([[1, 2]], np.array(["a", "b"]))
     array([[1., 2.]])
@@ -82,9 +82,9 @@ def read_rows(X: Any, feature_names: Array, dtype: DTypeLike = np.float64) -> Ar
 
 
 def dense(X: Any) -> Any:
-    """Return a sparse matrix as a dense array, if that fits; anything else as it is.
+    """Return a sparse matrix as a dense array, if it fits into memory; anything else is returned unchanged.
 
-    What is released about columns is a matrix of all their products, so a model of many columns has other limits.
+    The limit is on the dense rows only. Methods that release a matrix of all products of columns have other limits.
 
     >>> import scipy.sparse
     >>> dense(scipy.sparse.csr_matrix([[0.0, 2.0]]))
@@ -103,7 +103,7 @@ def dense(X: Any) -> Any:
 
 
 def wrong_width(shape: tuple[int, ...], expected: int) -> str:
-    """Return what to say about rows with another number of columns than those of training."""
+    """Return the error message for rows whose number of columns differs from that of training."""
     return (
         f"X has {shape[-1]} features, but it is expecting {expected} features as input, as at training. "
         f"Found shape {shape}."
@@ -111,14 +111,14 @@ def wrong_width(shape: tuple[int, ...], expected: int) -> str:
 
 
 def has_names(feature_names: Iterable[str]) -> bool:
-    """Return whether a model was fitted on named columns; those of an array are called x0, x1 and so on."""
+    """Return whether a model was fitted on named columns; columns of an array are called x0, x1 and so on."""
     return any(str(name) != f"x{place}" for place, name in enumerate(feature_names))
 
 
 def in_order(X: Any, names: Sequence[str]) -> Any:
-    """Return a table with the columns of training, in their order; raise where one is not there.
+    """Return a table with the columns of training, in their order; raise if one is missing.
 
-    An array, and a table given to a model that was fitted on an array, is taken by position.
+    Arrays, and tables given to a model that was fitted on an array, are matched by position.
 
     >>> import pandas
     >>> in_order(pandas.DataFrame({"b": [2.0], "a": [1.0]}), ["a", "b"]).columns.tolist()

@@ -1,18 +1,19 @@
-"""What the columns of a table mean, and how they become numbers: declared, stored with the model, applied again.
+"""What the columns of a table mean and how they are encoded as numbers: declared, stored with the model, reused.
 
-A model learns from numbers. A :class:`Schema` says of every feature column whether it holds numbers (with a public
-range, if one is known), yes/no values, or categories, and encodes a table row by row:
+A model learns from numbers. A :class:`Schema` declares for every feature column whether it contains numbers (with a
+public range, if one is known), yes/no values, or categories, and encodes a table row by row:
 
-* a number stays a number; a missing one stays missing (NaN), and the model fills in the population's mean; so do codes
-  that are declared to mean "missing" (:mod:`tacitly.data.missing`);
+* a number is unchanged; a missing number stays missing (NaN), and the model fills in the population's mean. Codes that
+  are declared to mean "missing" are treated in the same way (:mod:`tacitly.data.missing`);
 * a yes/no value becomes 0 or 1;
-* a category with *declared* levels becomes one indicator per level but the first, the reference level. A level that was
-  not declared is treated as missing;
-* a category without declared levels becomes indicators of hash buckets. Which levels occur is private, and so is how
-  often; buckets are a public function of the text, so no list of levels is ever read off the rows.
+* a category with *declared* levels becomes one indicator per level except the first, the reference level. A level that
+  was not declared is treated as missing;
+* a category without declared levels becomes indicators of hash buckets. Which levels occur, and how often, is private.
+  Buckets are a public function of the text, so no list of levels is ever read from the rows.
 
-Encoding is a public map of one row. What is *not* private about a table is its header: names of columns and the kind of
-each, which :func:`infer` reads off the cells where the file does not say. Declare them where even that is too much.
+The encoding is a public function of one row. Only a table's header is *not* private: the names and kinds of its
+columns. :func:`infer` reads the kinds from the cells if the file does not state them. Declare them if even that
+reveals too much.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _KINDS = ("number", "boolean", "category", "hashed")
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its kind, the levels of a category, the public range of a number, codes for a missing value.
+    """One column: its kind, the levels of a category, the public range of a number, and codes for missing values.
 
     >>> Column("region", "category", levels=("north", "south", "west")).encoded
     ('region=south', 'region=west')
@@ -70,11 +71,11 @@ class Column:
         if self.range is not None:
             low, high = self.range
             if self.kind != "number" or not (np.isfinite(low) and np.isfinite(high) and low < high):
-                raise DataError(f"Column {self.name!r}: range is for numbers, two finite ones, the lower first.")
+                raise DataError(f"Column {self.name!r}: a range is for numbers: two finite ones, the lower first.")
 
     @property
     def encoded(self) -> tuple[str, ...]:
-        """Names of the numeric columns it becomes."""
+        """Names of the numeric columns that encode it."""
         if self.kind == "category":
             return tuple(f"{self.name}={level}" for level in self.levels[1:])
         if self.kind == "hashed":
@@ -83,7 +84,7 @@ class Column:
 
     @property
     def bounds(self) -> tuple[tuple[float, float] | None, ...]:
-        """Public bounds of each encoded column; None where there are none."""
+        """Public bounds of each encoded column; None if there are none."""
         return (self.range if self.kind == "number" else (0.0, 1.0),) * len(self.encoded)
 
     def encode(self, cells: Cells) -> tuple[Array, int]:
@@ -150,17 +151,17 @@ class Schema:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the numeric columns they become."""
+        """Names of the numeric columns that encode the table."""
         return tuple(name for column in self.columns for name in column.encoded)
 
     @property
     def bounds(self) -> tuple[tuple[float, float] | None, ...]:
-        """Public bounds of each numeric column; None where there are none."""
+        """Public bounds of each numeric column; None if there are none."""
         return tuple(bound for column in self.columns for bound in column.bounds)
 
     @property
     def texts(self) -> tuple[int, ...]:
-        """For each numeric column, the number of the text column it is a bucket of, from 1; 0 for all others."""
+        """For each numeric column, the number (from 1) of the text column whose hash bucket it is, or 0."""
         numbers: list[int] = []
         count = 0
         for column in self.columns:
@@ -174,9 +175,9 @@ class Schema:
         return all(column.kind == "number" and not column.missing for column in self.columns)
 
     def encode(self, cells: Sequence[Cells], *, blank: bool = False) -> Array:
-        """Return the table's cells, one array per column, as rows of numbers; NaN where a value is missing.
+        """Return the table's cells, one array per column, as rows of numbers; NaN if a value is missing.
 
-        Cells of another kind than the schema declares are an error, or with ``blank`` missing.
+        Cells that are not of the declared kind are an error, or with ``blank`` missing.
         """
         parts, misfits = [], []
         for column, values in zip(self.columns, cells, strict=True):
@@ -209,7 +210,7 @@ class Schema:
         return Source(source.title, types, batches, source.typed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the schema as plain data, as it is stored with a model."""
+        """Return the schema as plain data, in the form stored with a model."""
         return {"version": _VERSION, "columns": {column.name: column.to_dict() for column in self.columns}}
 
     @classmethod
@@ -223,13 +224,13 @@ class Schema:
     def declared(cls, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
         """Make a schema from ``{"name": {"kind": …, "levels": […], "range": [low, high], "missing": […]}}``.
 
-        The kind follows from the rest where it is not given: levels make a category, anything else is a number.
+        If the kind is not given, it follows from the other keys: levels make a category, anything else is a number.
         """
         return cls(tuple(_column(str(name), about) for name, about in columns.items()))
 
 
 def read_declared(file: str | Path) -> dict[str, dict[str, Any]]:
-    """Read the declared columns of a schema file (JSON): either what a model stores or the columns alone."""
+    """Read the declared columns of a schema file (JSON): in the form stored by a model, or only the columns."""
     path = Path(file)
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -249,11 +250,11 @@ def infer(
     *,
     blank: bool = False,
 ) -> Schema:
-    """Return the schema of these columns: as declared, else by the stored type, else by what the cells look like.
+    """Return the schema of these columns: as declared, else by the stored type, else inferred from the cells.
 
-    Kinds are treated as public, like the header. Dates are refused: what matters about them (an age, a month, days
-    since an event) is not for a program to guess. A column of one kind with a few other cells is refused, or with
-    ``blank`` a column of that kind: how many there are, or that there are any, is private.
+    Kinds are treated as public, like the header. Dates are refused: a program cannot guess what matters about them (an
+    age, a month, days since an event). A column in which only a few cells are of another kind is an error; with
+    ``blank`` it is treated as a column of its kind, because whether there are such cells, and how many, is private.
     """
     given = dict(declared or {})
     unknown = sorted(set(given) - set(source.types))

@@ -1,6 +1,6 @@
-"""Which rows of a table are used, and which columns look like ids or free text.
+"""Selects the rows of a table that are used, and finds columns that look like ids or free text.
 
-Both look at the cells, so what they find is for whoever holds the table; nothing of it is released.
+Both examine the cells, so the findings are shown only to the person who has the table; nothing is released.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MANY = 20
 
 
 def complete_rows(source: Source, columns: Sequence[str]) -> tuple[Source, int]:
-    """Return the table without rows that miss a cell in one of these columns, and how many rows that leaves out.
+    """Return the table without rows that have a missing cell in these columns, and the number of rows left out.
 
-    Whether a row stays depends on that row alone.
+    Whether a row is kept depends on that row alone.
     """
     return _kept_rows(source, columns, _complete)
 
@@ -51,9 +51,9 @@ def _kept_rows(source: Source, columns: Sequence[str], kept: Callable[[Sequence[
 
 
 def blanked_rows(source: Source, columns: Sequence[str], user: str) -> tuple[Source, int]:
-    """Return the table with rows blank but for their user where one of these cells is missing, and how many those are.
+    """Return the table with rows blanked, except their user, if a cell in these columns is missing, and their number.
 
-    Unlike :func:`complete_rows` it keeps every user: who is on the roster does not depend on what the cells hold.
+    Unlike :func:`complete_rows` this keeps every user: who is on the roster does not depend on the contents of cells.
     """
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
@@ -70,10 +70,10 @@ def blanked_rows(source: Source, columns: Sequence[str], user: str) -> tuple[Sou
 
 
 def labelled(source: Source, column: str, labels: Sequence[str]) -> Source:
-    """Return the table with the text labels of a column replaced by their positions; raise where there are others."""
+    """Return the table with a column's text labels replaced by their positions; raise if there are other labels."""
     codes = {text_of(label): float(position) for position, label in enumerate(labels)}
     if len(codes) < len(labels):
-        raise DataError("labels must differ, also as numbers: '1' and '01' are one label.")
+        raise DataError("labels must differ, also as numbers: '1' and '01' are the same label.")
 
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
         for cells in source.batches(names, rows):
@@ -97,10 +97,10 @@ def _coded(values: Array, codes: dict[str, float]) -> Array:
 
 
 def id_like(source: Source, user: str, columns: Sequence[str]) -> dict[str, str]:
-    """Return the columns that look like ids, with the reason: whole numbers or text, a new one in every row or user.
+    """Return the columns that look like ids, with the reason: whole numbers or text, different in every row or user.
 
-    So are columns that are called like an id and have many values, and text that hardly ever occurs twice.
-    Measurements are not flagged: a number with decimals is hardly ever an id.
+    Columns that are named like an id and have many values are included, and text that is almost never repeated.
+    Measurements are not included: a number with decimals is rarely an id.
     """
     suspects = {name: _Suspect(name) for name in columns}
     for ids, *cells in source.batches([user, *columns], batch_rows(len(columns) + 1)):
@@ -113,7 +113,7 @@ def id_like(source: Source, user: str, columns: Sequence[str]) -> dict[str, str]
 
 
 class _Suspect:
-    """One column, until it is clear that it is no id."""
+    """Counts for one column, until it is clear that it is not an id."""
 
     def __init__(self, name: str) -> None:
         self.rows = 0
@@ -140,7 +140,7 @@ class _Suspect:
             return
         whole = values.dtype.kind != "f" or (values == np.floor(values))[~np.isnan(values)].all()
         if self.rows == 0 and (self._named or values.dtype.kind in "OUT"):
-            known = values[~np.isnan(values)] if values.dtype.kind == "f" else values  # no NaN equals another
+            known = values[~np.isnan(values)] if values.dtype.kind == "f" else values  # NaN never equals NaN
             different = len(set(known.tolist()))
             self._named &= bool(whole) and different > _MANY
             self._prose = values.dtype.kind in "OUT" and different > max(_MANY, len(values) // 2)
@@ -161,7 +161,7 @@ class _Suspect:
 
 
 def _blanked(values: Array, whole: Array) -> Array:
-    """Return cells with those of the other rows missing."""
+    """Return cells with those of all other rows set to missing."""
     if values.dtype.kind in "Mm":
         return np.where(whole, values, np.array("NaT", values.dtype))
     if values.dtype.kind in "fiu":
@@ -177,7 +177,7 @@ def _filled(cells: Sequence[Array]) -> Array:
 
 
 def _complete(cells: Sequence[Array]) -> Array:
-    """Return which rows have all of these cells."""
+    """Return which rows have a value in each of these columns."""
     whole = np.ones(len(cells[0]), bool)
     for values in cells:
         if values.dtype.kind == "f":

@@ -1,6 +1,6 @@
-"""A table that can be read more than once, and what readers of all formats share.
+"""A table that can be read more than once, and functions that the readers of all formats share.
 
-Exceptions of the underlying parsers may quote cells, which are private, so they are replaced and not chained.
+Exceptions of the underlying parsers may quote cells, which are private. So they are replaced, and not chained.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Source:
     typed
         False if every cell is text, so that an id such as 17 is read as '17'.
     found
-        What was found out about the file and is unusual, for a sentence; empty for nothing.
+        Unusual properties that were detected in the file, as part of a sentence; empty if there are none.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Source:
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices of rows small enough that a scan of one needs little memory."""
+    """Yield slices of rows, small enough that scanning one needs little memory."""
     step = max(1, _CELLS // max(1, columns))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
@@ -93,7 +93,7 @@ def _repeated(names: Sequence[str]) -> list[str]:
 
 @contextmanager
 def replacing_errors(title: str, kind: str) -> Iterator[None]:
-    """Replace what a parser raises by a :class:`DataError` that quotes no cell."""
+    """Replace exceptions of a parser by a :class:`DataError` that quotes no cell."""
     pa = import_module("pyarrow")
     try:
         yield
@@ -105,18 +105,18 @@ def replacing_errors(title: str, kind: str) -> Iterator[None]:
 
 
 def pieces(batch: Any, rows: int) -> Iterator[Any]:
-    """Cut an Arrow batch or table into pieces of so many rows."""
+    """Cut an Arrow batch or table into pieces with this number of rows."""
     return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 def cut(table: Any, names: Sequence[str], rows: int) -> Iterator[list[Array]]:
-    """Yield these columns of an Arrow table as arrays, so many rows at a time."""
+    """Yield these columns of an Arrow table as arrays, this number of rows at a time."""
     for piece in pieces(table, rows):
         yield [to_numpy(piece.column(name)) for name in names]
 
 
 def to_numpy(column: Any) -> Array:
-    """Return an Arrow column as an array: numbers as they are (missing ones as NaN), all else as objects."""
+    """Return an Arrow column as an array: numbers unchanged (missing ones as NaN), everything else as objects."""
     pa = import_module("pyarrow")
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -126,7 +126,7 @@ def to_numpy(column: Any) -> Array:
     text = str(column.type) in ("string", "large_string", "string_view")
     if exact or text or isinstance(column, pa.ExtensionArray):
         return np.fromiter(texts_of(column) if text else column.to_pylist(), dtype=object, count=len(column))
-    # Arrow's own conversion, below, imports pandas where that is installed: it takes longer than to read a table.
+    # Arrow's own conversion below imports pandas if it is installed, which takes longer than reading a table.
     if len(column) and (pa.types.is_integer(column.type) or column.type in (pa.float32(), pa.float64())):
         full = column.fill_null(math.nan) if column.null_count else column
         numbers: Array = np.frombuffer(full.buffers()[1], dtype=full.type.to_pandas_dtype())

@@ -29,16 +29,16 @@ class SparseCohort(GroupedRows):
     def from_matrix(cls, X: Any, users: Any = None, *, on_bad_rows: str = "raise") -> SparseCohort:
         """Group the rows of a sparse matrix by user; without users, all rows belong to one device.
 
-        Unless ``on_bad_rows`` is ``raise``, a row with an entry that is missing or infinite counts as a row of zeros,
-        and a row without a user as nobody's.
+        Unless ``on_bad_rows`` is ``raise``, a row with a missing or infinite entry is treated as a row of zeros, and a
+        row without a user is ignored.
         """
-        import scipy.sparse  # a local import: dense rows need no SciPy
+        import scipy.sparse  # imported locally: dense rows do not need SciPy
 
         check_policy(on_bad_rows)
         rows = scipy.sparse.csr_matrix(X)
         if rows.dtype.kind not in "fiub":
             raise DataError(f"X holds {rows.dtype}. Expected numbers.")
-        # Repeated entries of a column mean their sum: norms and the check for finite numbers need that sum.
+        # Repeated entries of a column are added: norms and the check for finite numbers need the sum.
         rows = added_up(rows, np.float32 if rows.dtype == np.float32 else np.float64)
         if not rows.shape[0] or not rows.shape[1]:
             raise DataError(f"X has shape {rows.shape}. Expected at least one row and one column.")
@@ -65,7 +65,7 @@ class SparseCohort(GroupedRows):
 
 
 def _without_bad_rows(rows: Any) -> Any:
-    """Return the matrix with zeros in place of rows that hold an entry that is not finite."""
+    """Return the matrix with zeros in rows that contain an entry that is not finite."""
     bad = ~np.isfinite(rows.data)
     if not bad.any():
         return rows

@@ -1,4 +1,4 @@
-"""Folds for cross-validation that are cut within users: every user who is tested has rows in training too."""
+"""Cross-validation folds within users: every tested user also has rows in training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Rows = npt.NDArray[np.int64]
 
 
 class WithinUsers(BaseCrossValidator):  # type: ignore[misc]
-    """Split the rows of every user among ``n_splits`` folds, at random, as evenly as possible.
+    """Split the rows of every user among ``n_splits`` folds, at random and as evenly as possible.
 
-    Personal models are scored on other rows of the same people; ``GroupKFold`` scores predictions for people who were
-    not there. A user with one row is always in training. The ids are the splitter's ``users`` where scikit-learn routes
-    metadata (``sklearn.set_config(enable_metadata_routing=True)``), and ``groups`` where it does not.
+    Personal models are scored on other rows of the same people; ``GroupKFold`` scores predictions for people who are
+    not in the training data. A user with one row is always in training. The ids are passed as the splitter's ``users``
+    if scikit-learn routes metadata (``sklearn.set_config(enable_metadata_routing=True)``), and as ``groups`` otherwise.
 
     >>> users = np.repeat([7, 8, 9], [4, 2, 1])
     >>> for train, test in WithinUsers(2, random_state=0).split(users, groups=users):
@@ -36,7 +36,7 @@ class WithinUsers(BaseCrossValidator):  # type: ignore[misc]
         self.n_splits, self.random_state = n_splits, random_state
 
     def split(self, X: Any, y: Any = None, groups: Any = None, users: Any = None) -> Iterator[tuple[Rows, Rows]]:
-        """Yield the positions of the rows to train on and of those to test, fold by fold."""
+        """Yield the positions of the rows to train on and to test on, fold by fold."""
         given = groups if users is None else users
         if given is None:
             raise ValueError("users were not given. Expected one id per row: users=ids, or groups=ids.")
@@ -49,7 +49,7 @@ class WithinUsers(BaseCrossValidator):  # type: ignore[misc]
         return self.n_splits
 
     def _folds(self, codes: npt.NDArray[Any]) -> Rows:
-        """Return the fold in which each row is tested; -1 for none."""
+        """Return the fold in which each row is tested; -1 if it is never tested."""
         rng = np.random.default_rng(self.random_state)
         order = rng.permutation(len(codes))
         order = order[np.argsort(codes[order], kind="stable")]

@@ -1,7 +1,7 @@
 """Read named columns from data frames and files, one batch at a time.
 
-A frame in memory or a file becomes a :class:`~tacitly.data.source.Source`: column names, column types, and
-``batches``, which reads only the requested columns and never more than a bounded piece of a file at once.
+A data frame or file becomes a :class:`~tacitly.data.source.Source`: column names, column types, and ``batches``, which
+reads only the requested columns and at most a bounded piece of a file at once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def is_frame(table: object) -> bool:
 
 
 def open_table(table: object, user: str | None = None, csv: CsvFormat | None = None, *, blank: bool = False) -> Source:
-    """Return a `Source` for a pandas or polars frame, an Arrow table, or the path of a file; one that is open as it is.
+    """Return a `Source` for a pandas or polars frame, an Arrow table, or a file path; a `Source` is returned unchanged.
 
-    In a text file the `user` column stays text, so that '007' and '7' are two users. ``csv`` says how such a file is
-    written, where that is not to be found out. A row of it with too many or too few cells is an error, or with
-    ``blank`` one without cells of whoever stands in its user column.
+    In a text file the `user` column stays text, so that '007' and '7' are two users. ``csv`` gives the format of such a
+    file; fields that are None are detected. A row with too many or too few cells is an error; with ``blank`` it is a
+    row without values for the user in its user column.
     """
     if isinstance(table, Source):
         return table
@@ -92,10 +92,10 @@ def _open_pandas(frame: Any) -> Source:
 
 
 def _of_pandas(column: Any) -> Array:
-    """Return a column's cells; one that is complex, or text that is none, changes no other."""
+    """Return a column's cells. A complex number or invalid text in one cell does not change other cells."""
     try:
         values: Array = column.to_numpy()
-    except Exception:  # pandas shows the cell
+    except Exception:  # pandas' message shows the cell
         return array_of(column)
     if values.dtype.kind != "c":
         return values
@@ -129,7 +129,7 @@ def _open_ipc(title: str, path: Path) -> Source:
     pa = import_module("pyarrow")
 
     def read() -> Iterator[Any]:
-        # A memory map reads all columns without a copy; selecting columns here would copy them.
+        # A memory map reads all columns without copying; selecting columns here would copy them.
         with pa.memory_map(str(path)) as data:
             if data.read(6) == b"ARROW1":
                 with pa.ipc.open_file(data) as file:

@@ -1,8 +1,8 @@
-"""User ids: convert ids of any type to sorted integers or text, and look them up.
+"""User ids: conversion of ids of any type to sorted integers or text, and lookup.
 
-Ids that are all whole numbers become integers, even if they are stored as floats; any other type becomes text. An id
-that is null, NaN, infinite, blank or longer than 1,024 characters is missing, and a missing id is never a user: no
-guarantee would cover its rows.
+If all ids are whole numbers, they become integers, even if they are stored as floats; ids of any other type become
+text. An id that is null, NaN, infinite, blank or longer than 1,024 characters is missing. A missing id is never a user,
+because no guarantee would cover its rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacitly.data.validation import Array, DataError, absent, array_of, rows_in_
 
 Positions = NDArray[np.int64]
 
-_LONGEST = 1024  # characters of an id: all ids have room for the longest, and one could take all memory
+_LONGEST = 1024  # maximum characters of an id: arrays reserve the longest for all ids, so one could use all memory
 
 
 class Directory:
@@ -33,7 +33,7 @@ class Directory:
         self._sorted: dict[str, tuple[Array, Positions]] = {}
 
     def find(self, ids: Any) -> Positions:
-        """Return the position of each id, -1 where it is missing or unknown; 17 and '17' are the same id."""
+        """Return the position of each id, -1 if it is missing or unknown; 17 and '17' are the same id."""
         distinct, codes = factor(id_array(ids))
         return np.append(self._search(distinct), -1)[codes]
 
@@ -52,7 +52,7 @@ class Directory:
 
 
 def id_array(ids: Any) -> Array:
-    """Return ids as an array; a list becomes an object array, because NumPy would turn NaN into the text 'nan'."""
+    """Return ids as an array. A list becomes an object array, because NumPy would turn NaN into the text 'nan'."""
     if isinstance(ids, np.ma.MaskedArray):
         ids = np.where(np.ma.getmaskarray(ids), np.nan, ids.data.astype(object))
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
@@ -64,7 +64,7 @@ def id_array(ids: Any) -> Array:
 
 
 def plain(users: Any, what: str = "user") -> Array:
-    """Return one id per user, in the given order, as integers or text; ``what`` has the ids, for messages."""
+    """Return one id per user, in the given order, as integers or text; ``what`` names the id's owner in messages."""
     ids, codes = factor(id_array(users))
     if missing := int((codes < 0).sum()):
         raise DataError(f"{what}s: {missing} ids are missing. Expected one id per {what}.")
@@ -72,7 +72,7 @@ def plain(users: Any, what: str = "user") -> Array:
 
 
 def factor(values: Array) -> tuple[Array, Positions]:
-    """Return the sorted distinct ids, and for every value its index among them, -1 if it is missing."""
+    """Return the sorted distinct ids, and the index of every value among them, -1 if it is missing."""
     kind = values.dtype.kind
     if kind == "f":
         missing = ~np.isfinite(values)
@@ -91,7 +91,7 @@ def factor(values: Array) -> tuple[Array, Positions]:
 
 
 def stable_order(codes: Positions) -> Positions:
-    """Return the stable order of non-negative codes, by their 16-bit digits: NumPy radix-sorts 16-bit integers."""
+    """Return the stable order of non-negative codes, by 16-bit digits, because NumPy radix-sorts 16-bit integers."""
     order = np.argsort(codes.astype(np.uint16), kind="stable")
     shift, highest = 16, int(codes.max(initial=0))
     while highest >> shift:
@@ -101,7 +101,7 @@ def stable_order(codes: Positions) -> Positions:
 
 
 def check_users(users: int, missing: int, where: str) -> None:
-    """Raise if rows have no user, or if all rows have the same one."""
+    """Raise if some rows have no user, or if all rows have the same user."""
     if missing:
         raise DataError(
             f"{where}: {rows_in_words(missing)} without a user (null, NaN or blank). Expected an id in every row: "
@@ -121,7 +121,7 @@ def _factor_whole(values: Array) -> tuple[Array, Positions]:
     if int(high) - int(low) > 4 * len(values):
         ids, codes = np.unique(values, return_inverse=True)
         return ids, codes
-    shifted = (values - low).astype(np.int64)  # a dense range of ids needs no sorting
+    shifted = (values - low).astype(np.int64)  # ids in a dense range need no sorting
     present = np.bincount(shifted) > 0
     return np.flatnonzero(present).astype(values.dtype) + low, (np.cumsum(present) - 1)[shifted]
 
@@ -130,7 +130,7 @@ def _factor_cells(cells: list[Any]) -> tuple[Array, Positions]:
     seen: dict[Any, int] = {}
     try:
         codes = np.fromiter((seen.setdefault(c, len(seen)) for c in cells), np.int64, len(cells))
-    except Exception:  # an id that cannot be hashed, such as a list, is its text; the others stay what they are
+    except Exception:  # an id that cannot be hashed, such as a list, is replaced by its text; others are unchanged
         return _factor_cells([cell if _hashable(cell) else written(cell) for cell in cells])
     known = {code: cell for cell, code in seen.items() if not _is_missing(cell)}
     distinct, inverse = np.unique(_whole_or_text([*known.values()]), return_inverse=True)
@@ -166,5 +166,6 @@ def _text(cell: Any) -> str:
         return cell.hex()
     if isinstance(cell, (float, np.floating)) and cell == cell // 1:
         return str(int(cell))
-    # Zeros at the end of a text are lost in an array, and with them who it is; half of a surrogate pair fits no file.
+    # NumPy drops NUL characters at the end of a text, which would merge ids; a lone surrogate cannot be saved to a
+    # file.
     return str(cell).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()

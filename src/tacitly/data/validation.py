@@ -1,6 +1,6 @@
-"""Convert cells to finite numbers, and count those that are not.
+"""Convert cells to finite numbers, and count those that are not finite numbers.
 
-Invalid cells are counted and never shown: an error names a column and a number of rows, never a private value.
+Invalid cells are counted and never shown: an error message gives a column and a number of rows, never a private value.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NO_RESULT = ("#N/A", "#NV", "#DIV/0!", "#VALUE!", "#WERT!", "#REF!", "#BEZUG!",
 NULL_WORDS = ("", "NA", "N/A", "NaN", "nan", "-nan", "n/a", "null", "NULL", "None", "<NA>", ".", "-", "?", *_NO_RESULT)
 _REAL = (int, float, np.integer, np.floating, np.bool_)
 _TRUTH = {"true": 1.0, "false": 0.0}
-# Two repetitions that can share characters, one after the other, would take the square of a cell's length.
+# Adjacent repetitions that match the same characters would take quadratic time in the length of a cell.
 _DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*)", re.IGNORECASE)
 _UNITS = "%$€£¥"
 _GROUPED = re.compile(r"[-+]?\d{1,3}([ \u00a0\u202f']\d{3})+(\.\d+)?")
-_SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of single precision in Arrow, NumPy and pandas
+_SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of float32 in Arrow, NumPy and pandas
 
 
 class DataError(ValueError):
@@ -33,15 +33,15 @@ class DataError(ValueError):
 
 
 class Faults:
-    """Counts invalid rows per column, and reports all of them in one error."""
+    """Counts of invalid rows per column, reported in one error."""
 
     def __init__(
         self, labels: Sequence[str], *, may_miss: int = 0, blank: bool = False, unlabelled: bool = False
     ) -> None:
-        """Cells of the first ``may_miss`` columns may be missing; those of the others may not.
+        """Cells of the first ``may_miss`` columns may be missing; cells of other columns may not.
 
-        ``blank`` counts nothing: cells that cannot be used become NaN, and what follows deals with their rows
-        (:mod:`tacitly.data.bad_rows`). With ``unlabelled``, cells may be missing in rows that miss the last column.
+        With ``blank``, nothing is counted: unusable cells become NaN, and their rows are treated later
+        (:mod:`tacitly.data.bad_rows`). With ``unlabelled``, cells may be missing in rows whose last column is missing.
         """
         self._labels = labels
         self._may_miss = may_miss
@@ -84,11 +84,11 @@ class Faults:
         return bool(self._counts)
 
     def check(self) -> None:
-        """Raise a `DataError` if anything was counted; where cells become NaN, if a column has no other ones."""
+        """Raise a `DataError` if anything was counted; with ``blank``, only if a column has no usable cell."""
         if not self._counts and not (useful := self._usable[: self._scanned]).all():
             names = [self._labels[int(j)] for j in np.flatnonzero(~useful)]
             raise DataError(
-                f"Found no number at all in {listed(names, ', ', 10)}. Expected finite numbers: encode text as "
+                f"Found no numbers in {listed(names, ', ', 10)}. Expected finite numbers: encode text as "
                 "numbers, or leave the column out of the features."
             )
         if not self._counts:
@@ -121,7 +121,7 @@ def convert(columns: Sequence[Array], types: Sequence[str], dtype: np.dtype[Any]
 def numbers(values: Array, instead: float = 0.0) -> tuple[Array, int]:
     """Return a column as numbers, with NaN for missing cells, and the number of cells that are not numbers.
 
-    Those become ``instead``.
+    Cells that are not numbers become ``instead``.
     """
     if values.dtype.kind in "fiub":
         return values, 0
@@ -133,16 +133,16 @@ def numbers(values: Array, instead: float = 0.0) -> tuple[Array, int]:
             converted[i] = _number(cell)
         except OverflowError:
             converted[i] = np.inf
-        except Exception:  # none may depend on a private cell
+        except Exception:  # no exception may depend on a private cell
             invalid += 1
     return converted, invalid
 
 
 def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blank: bool = False) -> Array:
-    """Return values as an array of floats; the one conversion of what public methods are given after ``fit``.
+    """Return values as an array of floats; used for all inputs of public methods after ``fit``.
 
-    Raises where a cell is not a number, and shows neither the cell nor how many there are; with ``blank`` it becomes
-    NaN. Missing values stay missing.
+    If a cell is not a number, an error is raised that shows neither the cell nor the number of such cells; with
+    ``blank`` the cell becomes NaN. Missing values stay missing.
 
     >>> plain_numbers([["1", 2.0]], "X")
     array([[1., 2.]])
@@ -151,7 +151,7 @@ def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blan
         cells = cells_of(values)
         with np.errstate(over="ignore"):
             return np.asarray(numbers(cells.ravel(), np.nan)[0].reshape(cells.shape), dtype=dtype)
-    with suppress(Exception):  # NumPy's message shows a cell, so ours is raised without it as its context
+    with suppress(Exception):  # NumPy's message shows a cell, so our error is raised without it as context
         return np.asarray(values, dtype=dtype)
     if isinstance(values[0] if isinstance(values, list) and values else values, Mapping):
         raise DataError(f"{what} must be a table or an array. Found a mapping: pandas.DataFrame(…) makes one.")
@@ -159,9 +159,10 @@ def plain_numbers(values: Any, what: str, dtype: DTypeLike = np.float64, *, blan
 
 
 def cells_of(values: Any) -> NDArray[Any]:
-    """Return values as an array, of objects where a list holds other things than numbers; no cell makes it raise.
+    """Return values as an array, with dtype object if a list contains anything but numbers; no cell raises.
 
-    NumPy would give all cells of a list one kind: beside a text, a number is a text, and all have room for the longest.
+    NumPy would give all cells of a list one type: next to a text, a number becomes text, and every entry reserves the
+    longest length.
 
     >>> cells_of([1, [2, 3]]).shape, cells_of([[1, "a"], [2, [3]]]).shape
     ((2,), (2, 2))
@@ -182,9 +183,9 @@ def cells_of(values: Any) -> NDArray[Any]:
 
 
 def array_of(values: Any) -> NDArray[Any]:
-    """Return ``np.asarray(values)``, also of a column of text that Arrow holds and that has bytes which are none.
+    """Return ``np.asarray(values)``, also for a text column in Arrow's memory that contains invalid UTF-8.
 
-    Arrow, and pandas, notice such a cell when it is read, and their errors show it.
+    Arrow and pandas check such a cell only when it is read, and their error messages show it.
 
     >>> import pyarrow as pa
     >>> text = pa.Array.from_buffers(pa.string(), 2, pa.array([b"x", bytes([255])]).buffers())
@@ -201,9 +202,9 @@ def array_of(values: Any) -> NDArray[Any]:
 
 
 def texts_of(column: Any) -> list[str | None]:
-    """Return the cells of an Arrow column of text; bytes that are no UTF-8, which Arrow does not look for, as numbers.
+    """Return the cells of an Arrow text column; bytes that are not UTF-8, which Arrow does not check, become numbers.
 
-    Not as one character for all of them: two ids must not become one.
+    They are not replaced by one common character, because two different ids must stay different.
     """
     with suppress(UnicodeDecodeError):
         cells: list[str | None] = column.to_pylist()
@@ -213,7 +214,7 @@ def texts_of(column: Any) -> list[str | None]:
 
 
 def _plain(values: Iterable[Any]) -> bool:
-    """Return whether these are real numbers, or rows of them."""
+    """Return whether these are real numbers, or rows of real numbers."""
     return all(
         isinstance(v, _REAL) or (_is_row(v) and (v.dtype.kind in "fiub" if isinstance(v, np.ndarray) else _plain(v)))
         for v in values
@@ -225,7 +226,7 @@ def _is_row(value: Any) -> bool:
 
 
 def alike(cells: NDArray[Any], others: Any) -> NDArray[np.bool_]:
-    """Return where cells equal others (or one other); cells that cannot be compared, such as pandas' NA, do not.
+    """Return where cells equal others (or one other); cells that cannot be compared, such as pandas' NA, are not equal.
 
     >>> alike(np.array(["a", None, [1, 2]], dtype=object), "a")
     array([ True, False, False])
@@ -245,7 +246,7 @@ def alike(cells: NDArray[Any], others: Any) -> NDArray[np.bool_]:
 
 
 def written(cell: object) -> str:
-    """Return a cell as stripped text; empty for one that has none, such as an integer of 5000 digits.
+    """Return a cell as stripped text; empty if it cannot be written, such as an integer of 5000 digits.
 
     >>> written(" a "), written(10**5000)
     ('a', '')
@@ -290,7 +291,7 @@ def _number(cell: Any) -> float:
     if absent(cell):
         return np.nan
     if getattr(cell, "ndim", 0):
-        raise TypeError("a list is not a number, even with one entry")  # of which NumPy would warn
+        raise TypeError("a list is not a number, even with one entry")  # NumPy would only warn
     if not isinstance(cell, str):
         return float(cell)
     text = cell.strip()
@@ -303,9 +304,9 @@ def _number(cell: Any) -> float:
 
 
 def number_of(text: str) -> float:
-    """Return the number that a text is, as people write it: with a currency, per cent, or groups of three digits.
+    """Return the number that a text represents; it may have a currency or per cent sign or groups of three digits.
 
-    Raises ValueError where it is none.
+    Raises ValueError if the text is not a number.
 
     >>> number_of("1e3"), number_of("$1200.50"), number_of("45 %"), number_of("12 345.5"), number_of("−€3")
     (1000.0, 1200.5, 45.0, 12345.5, -3.0)

@@ -1,4 +1,4 @@
-"""Data sets: a made-up table, synthetic users of the papers' models, ratings, users formed from labelled rows."""
+"""Data sets: a synthetic table, synthetic users of the papers' models, ratings, users formed from labelled rows."""
 
 from tacitly.datasets.catalogues import make_ratings
 from tacitly.datasets.low_rank_sparse import LowRankSparseUsers, make_low_rank_sparse

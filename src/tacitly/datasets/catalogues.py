@@ -1,4 +1,4 @@
-"""Generated ratings with the skew of real ones: few items have most ratings, few users gave most of them."""
+"""Generated ratings with the skew of real ones: few items and few users account for most of the ratings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def make_ratings(
 ) -> Ratings:
     """Return ratings from 1 to ``stars`` of a catalogue with genres.
 
-    Popularity falls with the square root of an exponential law, numbers of ratings per user are log-normal, users
-    choose what they like more often, and popular items are rated higher, as in MovieLens. A rating has parts for the
-    user's level, genres, the item, ``rank`` factors, and noise.
+    An item's log popularity is −6·u^1.5 with u uniform on [0, 1], numbers of ratings per user are log-normal, users
+    choose what they like more often, and popular items are rated higher, as in MovieLens. A rating is the sum of the
+    user's level, effects of genres and of the item, ``rank`` factors, and noise.
 
     >>> ratings = make_ratings(50, 30, mean_ratings=8, random_state=0)
     >>> ratings.item_features.shape, bool(ratings.values.min() >= 1 and ratings.values.max() <= 5)

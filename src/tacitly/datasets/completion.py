@@ -1,8 +1,8 @@
 """Complete a matrix of ratings by soft thresholding of its singular values (Mazumder, Hastie, Tibshirani 2010).
 
-AMHT-LRS (Pal et al. 2024, A.1.2) takes features of items from it: the ratings are completed under a nuclear-norm
-penalty, and the leading right singular vectors are the features. They read every rating and nothing pays for that: a
-model on top of them protects nobody. For experiments without privacy only.
+AMHT-LRS (Pal et al. 2024, A.1.2) uses it for features of items: the ratings are completed under a nuclear-norm penalty,
+and the leading right singular vectors are the features. They are computed from all ratings without privacy, so a model
+on top of them protects no user. For experiments without privacy only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tacitly.arrays import Array
 Codes = npt.NDArray[np.int64]
 
 LARGEST = 50_000_000
-"""Most cells of a matrix that is completed: it is dense."""
+"""Maximum number of cells of a completed matrix, which is dense."""
 
 _HELD_OUT = 0.1
 _STEPS = 100
@@ -42,7 +42,7 @@ def complete(users: Codes, items: Codes, values: Array, shape: tuple[int, int]) 
         if error <= least:
             best, least = number, error
     matrix = np.zeros(shape)
-    for penalty in penalties[: best + 1]:  # each from the one before: a small penalty alone converges slowly
+    for penalty in penalties[: best + 1]:  # each starts from the previous one: a small penalty alone converges slowly
         matrix = _soft_impute(users, items, values, matrix, penalty)
     return matrix
 
@@ -54,7 +54,7 @@ def _filled(users: Codes, items: Codes, values: Array, shape: tuple[int, int]) -
 
 
 def _soft_impute(users: Codes, items: Codes, values: Array, start: Array, penalty: float) -> Array:
-    """Alternate between filling the known cells in and shrinking all singular values by the penalty."""
+    """Alternate between setting the known cells and shrinking all singular values by the penalty."""
     matrix = start
     for _ in range(_STEPS):
         filled = matrix.copy()

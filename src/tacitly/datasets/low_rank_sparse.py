@@ -33,7 +33,7 @@ class LowRankSparseUsers:
         return np.asarray(weights)
 
     def population_rmse(self, model: Any) -> float:
-        """Return a fitted model's root mean squared error on fresh rows without label noise, in closed form."""
+        """Return a fitted model's root mean squared error on new rows without label noise, in closed form."""
         true = self.models(self.basis, self.heads, self.sparse_indices, self.sparse_values)
         none = np.zeros((len(true), 0))
         found = self.models(
@@ -67,7 +67,7 @@ def make_low_rank_sparse(
     shared_weight
         Whether all weights are one (rank 1; the basis is then uniform on the unit sphere), as in AMHT-LRS, A.1.4.
     row_sparsity
-        ζ, the largest number of users that share a personal coordinate (n_users·sparsity ≤ n_features·ζ); None for no
+        ζ, the maximum number of users that share a personal coordinate (n_users·sparsity ≤ n_features·ζ); None for no
         bound.
 
     Examples
@@ -111,7 +111,7 @@ def _supports(
             f"row_sparsity must be at least {-(-n_users * sparsity // n_features)} for {n_users} users with {sparsity} "
             f"coordinates of {n_features}. Found {row_sparsity!r}."
         )
-    # Assign every feature at most ζ times, the least used first, so that no user gets one twice.
+    # Assign every feature at most ζ times, the least used first, so that no user gets a feature twice.
     left = np.full(n_features, row_sparsity)
     indices = np.zeros((n_users, sparsity), dtype=np.int64)
     for i in range(n_users):

@@ -1,4 +1,4 @@
-"""Read a local copy of the Netflix Prize data. Their owner withdrew them; nothing is downloaded."""
+"""Read a local copy of the Netflix Prize data. The owner withdrew them; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _MOVIE = re.compile(rb"(?m)^(\d+):\s*$")
 def load_netflix(path: str | os.PathLike[str]) -> Ratings:
     """Read a folder of the Netflix Prize: ``movie_titles.csv`` (or ``.txt``) and the ratings.
 
-    Ratings are ``combined_data_1.txt`` to ``combined_data_4.txt``, or ``training_set/mv_*.txt``: blocks of a line
-    ``movie:`` and lines ``user,stars,date``. Features of a movie are a constant one and its year; times are days.
+    Ratings are ``combined_data_1.txt`` to ``combined_data_4.txt``, or ``training_set/mv_*.txt``: blocks that start with
+    a line ``movie:``, followed by lines ``user,stars,date``. Features of a movie are a constant one and its year; times
+    are days.
     """
     folder = Path(path)
     files = sorted(folder.glob("combined_data_*.txt")) or sorted((folder / "training_set").glob("mv_*.txt"))

@@ -1,6 +1,6 @@
 """Hold out ratings, and score predictions and recommendations on them.
 
-All scores are computed from private ratings: not for publication without a release.
+All scores are computed from private ratings, so do not publish them without a private release.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def held_out(
 ) -> Flags:
     """Return which ratings are held out.
 
-    ``how="user"``: a share of each user's ratings, rounded down. ``"time"``: each user's latest, that share.
-    ``"leave-one-out"``: one of each user with at least two, the latest if there are ``times``.
+    ``how="user"``: a share of each user's ratings, rounded down. ``"time"``: that share, each user's latest ratings.
+    ``"leave-one-out"``: one rating of each user with at least two, the latest if there are ``times``.
 
     >>> held_out([1, 1, 1, 2], how="leave-one-out", times=[3, 9, 5, 1])
     array([False,  True, False, False])
@@ -66,8 +66,8 @@ def rmse_by_popularity(
 def ndcg(best: Codes, rows: Codes, items: Codes, gains: Array) -> float:
     """Return the mean normalised discounted cumulative gain of recommended items, over users with held-out gains.
 
-    ``best`` has one row of items per user, -1 for none; ``rows``, ``items`` and ``gains`` are held-out ratings: row of
-    the user, item, what recommending it is worth.
+    ``best`` has one row of items per user, -1 for none; ``rows``, ``items`` and ``gains`` are held-out ratings: the
+    user's row, the item, and the value of recommending it.
 
     >>> ndcg(np.array([[5, 7]]), np.array([0, 0]), np.array([7, 9]), np.array([1.0, 1.0])).__round__(3)
     0.387
@@ -85,7 +85,7 @@ def ndcg(best: Codes, rows: Codes, items: Codes, gains: Array) -> float:
 
 
 def recall(best: Codes, rows: Codes, items: Codes) -> float:
-    """Return the mean share of a user's held-out items among those recommended, of as many as fit.
+    """Return the mean share of a user's held-out items that are recommended, relative to how many could be.
 
     >>> recall(np.array([[5, 7]]), np.array([0, 0]), np.array([7, 9]))
     0.5
@@ -96,7 +96,7 @@ def recall(best: Codes, rows: Codes, items: Codes) -> float:
 
 
 def coverage(best: Codes, n_items: int) -> float:
-    """Return the share of the catalogue that is recommended to anybody; -1 is no item.
+    """Return the share of the catalogue that is recommended to any user; -1 is no item.
 
     >>> coverage(np.array([[0, 2], [2, -1]]), 4)
     0.5

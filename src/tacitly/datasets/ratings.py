@@ -1,13 +1,14 @@
 """Read a local copy of MovieLens or Jester, or any table of ratings. Nothing is downloaded.
 
-A task predicts ratings from features of the item. Their origin matters for privacy: features computed from all users'
-ratings (a factorisation, as in AMHT-LRS) are themselves a release, and a model on top of them is private only if they
-are. Two sound options: the catalogue's features of an item (genres and year, :attr:`Ratings.item_features`), which are
-public; or :meth:`Ratings.private_item_features`, a private factorisation debited to the same ledger.
+A task predicts ratings from features of the item. The origin of the features matters for privacy: features computed
+from all users' ratings (a factorisation, as in AMHT-LRS) are themselves a release, and a model on top of them is
+private only if they are. There are two sound options: features from the catalogue (genres and year,
+:attr:`Ratings.item_features`), which are public; or :meth:`Ratings.private_item_features`, a private factorisation
+debited to the same ledger.
 
-The lists of items and of groups are public, so they come from the catalogue and never from the ratings: otherwise the
+The lists of items and of groups are public, so they come from the catalogue and never from the ratings. Otherwise the
 shape of the result could reveal that one user rated an item that no other user rated. Ratings of items outside the
-catalogue are left out; who gave them stays on the roster.
+catalogue are left out; their users stay on the roster.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tacitly.privacy.guarantee import UncertifiedWarning
 
 Codes = npt.NDArray[np.int64]
 
-_NOT_RATED = 99.0  # in Jester's tables
+_NOT_RATED = 99.0  # marks missing ratings in Jester's tables
 _YEAR = re.compile(r"\((\d{4})")
 
 
@@ -54,11 +55,11 @@ class Ratings:
     groups: npt.NDArray[np.str_] | None = None
     group_names: tuple[str, ...] | None = None
     silent: Codes = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    times: Array | None = None  # when each rating was given, in any unit
+    times: Array | None = None  # time of each rating, in any unit
 
     @property
     def catalogue_features(self) -> Array:
-        """Features for :class:`tacitly.Recommender`: the catalogue's without the constant, and the year squared."""
+        """Features for :class:`tacitly.Recommender`: the catalogue's without the constant, and the squared year."""
         years = [self.item_features[:, [j]] ** 2 for j, name in enumerate(self.feature_names) if name == "year"]
         return np.hstack([self.item_features[:, 1:], *years])
 
@@ -72,14 +73,14 @@ class Ratings:
     ) -> tuple[Array, Array, npt.NDArray[Any]]:
         """Return X, y and the task of each row, for ``fit``.
 
-        A user without ratings of listed items has one row of zeros, so that n_users does not tell who that is.
+        A user without ratings of listed items has one row of zeros, so that n_users does not reveal who has no rating.
 
         ``features`` replace the catalogue's features, one row per item.
 
         ``by="group"`` makes one task of each of ``group_names``, with the group's mean rating of an item as target
-        (AMHT-LRS, A.1.1). Leaving a person out changes the means of a group and does not remove the group: that is
-        replace-one between groups, so a person is protected by the ε of a model with ``adjacency="replace-one"``
-        (zero-out would protect a person less than it states). Pass it here and to the model. For the same reason a
+        (AMHT-LRS, A.1.1). Leaving a person out changes the means of a group and does not remove the group: this is
+        replace-one between groups. So a person is protected by the ε of a model with ``adjacency="replace-one"``
+        (zero-out would state more protection than a person has). Pass it here and to the model. For the same reason a
         group without ratings is kept, with one row of zeros. A person belongs to the group of their first rating.
 
         >>> some = Ratings(np.array([7, 7, 8]), np.array([0, 1, 0]), np.array([4.0, 2.0, 3.0]), np.array([10, 20]),
@@ -143,7 +144,7 @@ class Ratings:
         return np.column_stack([np.ones(len(factors)), factors]), model
 
     def uncertified_item_features(self, rank: int) -> Array:
-        """Return item features from all ratings, as AMHT-LRS makes them. They are private: nothing pays for them.
+        """Return item features from all ratings, as in AMHT-LRS. They are private, and no budget covers them.
 
         The matrix of ratings is completed (:mod:`tacitly.datasets.completion`) and its leading ``rank`` right singular
         vectors are the features. No certificate covers a model on top of them: for experiments without privacy.
@@ -153,12 +154,12 @@ class Ratings:
 
         shape = len(self.roster), len(self.item_ids)
         if shape[0] * shape[1] > LARGEST:
-            raise DataError(f"a matrix to be completed has at most {LARGEST:,} cells. Found {shape[0]} × {shape[1]}.")
+            raise DataError(f"a matrix to complete has at most {LARGEST:,} cells. Found {shape[0]} × {shape[1]}.")
         if not 1 <= rank <= min(shape):
             raise ValueError(f"rank must lie between 1 and {min(shape)}. Found {rank!r}.")
         warnings.warn(
             "features computed from all ratings are private: no certificate covers a model on them. Use "
-            "private_item_features for one that is covered.",
+            "private_item_features for features that are covered.",
             UncertifiedWarning,
             stacklevel=2,
         )
@@ -192,8 +193,8 @@ def load_ratings(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Array | None, Array | None]:
     """Read users, items, ratings and times from a CSV, Parquet or Arrow table, by the names of its columns.
 
-    ``items`` is the public catalogue: rows with other items are left out. Somebody who has no other row keeps one
-    of them, so that who is on the roster does not depend on what was rated. ``rating=None`` for plays.
+    ``items`` is the public catalogue: rows with other items are left out. A user who has no other row keeps one of
+    them, so that the roster does not depend on what was rated. ``rating=None`` for plays.
     """
     from tacitly.data.source import batch_rows
     from tacitly.data.tables import open_table
@@ -213,7 +214,7 @@ def load_ratings(
     for name, (_, invalid) in found.items():
         if invalid:
             raise DataError(
-                f"column {name!r} must be numbers, and some of its cells are not. Correct them, or leave them empty: a "
+                f"column {name!r} must be numbers, but some cells are not. Correct them, or leave them empty: a "
                 "row without a rating is left out."
             )
     values, times = (None if name is None else found[name][0].astype(np.float64) for name in (rating, time))
@@ -237,7 +238,7 @@ def load_jester(path: str | os.PathLike[str], *, n_items: int | None = None) -> 
     """Read Jester: a CSV table (number of ratings, then one column per joke, 99 for none) or ``jester_ratings.dat``.
 
     A table has a column for every joke. A list of ratings does not contain the number of jokes, and counting the rated
-    ones would reveal a joke that one user alone rated: pass ``n_items`` (jokes 1 to 150 in the published list).
+    jokes would reveal a joke that only one user rated: pass ``n_items`` (jokes 1 to 150 in the published list).
 
     Jokes have no public features except a constant one: use :meth:`Ratings.private_item_features`.
     """

@@ -1,4 +1,4 @@
-"""Label-skewed users from a labelled data set: each user holds rows of a few classes."""
+"""Label-skewed users from a labelled data set: each user has rows of a few classes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def class_shards(
     users, classes_per_user
         n and S.
     distinct
-        Whether a user's classes are all different. If not, users draw S shares at random and may draw a class twice:
-        they have *at most* S classes, as in Collins et al. (2021) and the papers that follow their allocation.
+        Whether a user's classes are all different. If not, users draw S shares at random and may draw a class twice.
+        They then have *at most* S classes, as in Collins et al. (2021) and the papers that follow their allocation.
     random_state
         Seed of the assignment.
 

@@ -30,7 +30,7 @@ class SharedSubspace:
         return iter((self.X, self.y, self.users, self.basis, self.heads))
 
     def population_mse(self, basis: npt.ArrayLike, heads: npt.ArrayLike) -> float:
-        """Return the mean squared error on fresh rows, averaged over users, in closed form.
+        """Return the mean squared error on new rows, averaged over users, in closed form.
 
         ``heads`` has one row per user: k weights on ``basis`` and optionally an intercept.
         """

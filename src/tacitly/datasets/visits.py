@@ -1,4 +1,4 @@
-"""A made-up table that looks like a real one: visits of patients, with text, yes/no values and missing cells."""
+"""A synthetic table that looks like a real one: visits of patients, with text, yes/no values and missing cells."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def load_visits(patients: int = 2000, seed: int = 0) -> pa.Table:
-    """Return visits of made-up patients who recover at their own pace: one row per visit, a ``patient`` column.
+    """Return visits of synthetic patients who recover at their own pace: one row per visit, a ``patient`` column.
 
     Columns: patient, week since the operation, age, weight in kg (a tenth missing), dose in mg, clinic (text), smoker
     (yes/no) and the score to predict, from 0 to 100. Patients differ in their level, in their pace and in how they
-    respond to the dose. The same numbers for the same arguments; nobody real.
+    respond to the dose. The same arguments give the same table; no patient is real.
 
     >>> table = load_visits(100)
     >>> table.column_names

@@ -1,1 +1,1 @@
-"""The programs of a federation: what a coordinator runs, what a site runs, and their folders."""
+"""The programs of a federation: the coordinator, the sites, and their folders."""

@@ -1,11 +1,11 @@
 """Deletion: remove a user's rows and head from model folders, grouped rows and sites.
 
-A head and the rows are the user's own, so they can be removed completely. What was published cannot be taken back, and
-need not be: by differential privacy it is about as likely without this user. The statement says how likely, and what
-has to be fitted again by who wants no trace at all.
+A user's head and rows can be removed completely. What was published cannot be withdrawn, and need not be: by
+differential privacy it is about as likely without this user. The printed statement says how likely, and what has to be
+fitted again to remove all traces.
 
-Every file is replaced as a whole, so an interrupted deletion leaves it with the user or without. Files are unlinked,
-not overwritten: backups and the disk's free blocks are the operator's business.
+Every file is replaced as a whole, so an interrupted deletion leaves it either with or without the user. Files are
+unlinked, not overwritten: the operator has to take care of backups and of free blocks on the disk.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def _from_model(user: str, folder: Path) -> list[str]:
 
 
 def still_promised(certificate: Certificate) -> str:
-    """Return what a published model still owes somebody who has left."""
+    """Return what a published model still guarantees to a user who has left."""
     if not certificate.certified:
         return "the model makes no promise of privacy; fit it again without this user, and withdraw what was published"
     return (
         f"the public model stays as it is. It promises ε = {shown(certificate.epsilon)} at δ = {certificate.delta:g} "
         f"({certificate.adjacency}): whatever can be read from it is as likely without this user's rows, up to a "
-        f"factor e^{shown(certificate.epsilon)}. Who wants no trace at all has to be left out of a new fit, which is "
-        "charged to the account of those who stay"
+        f"factor e^{shown(certificate.epsilon)}. To remove all traces, fit a new model without this user; it is "
+        "charged to the account of the remaining users"
     )
 
 
@@ -74,16 +74,16 @@ def _from_rows(user: str, folder: Path) -> str:
     cohort = Cohort.open(folder, mmap=False)
     keep = _others(cohort.users, user)
     if keep is None:
-        return f"{folder}: no rows of this user in it"
+        return f"{folder}: contains no rows of this user"
     if not keep.any():
-        raise ValueError(f"{folder} holds this user only. Remove the folder.")
+        raise ValueError(f"{folder} contains this user only. Remove the folder.")
     staging, old = (folder.with_name(f".{folder.name}.{word}") for word in ("without", "before"))
     shutil.rmtree(staging, ignore_errors=True)
     cohort.take(np.flatnonzero(keep)).save(staging)
     folder.rename(old)
     staging.rename(folder)
     shutil.rmtree(old)
-    return f"{folder}: removed this user's rows; {int(keep.sum())} users stay. An interrupted fit on it starts anew"
+    return f"{folder}: removed this user's rows; {int(keep.sum())} users stay. An interrupted fit on it starts again"
 
 
 def _from_site(user: str, folder: Path) -> list[str]:
@@ -107,7 +107,7 @@ def _from_site(user: str, folder: Path) -> list[str]:
 
 
 def _others(users: np.ndarray[Any, Any], user: str) -> np.ndarray[Any, Any] | None:
-    """Return a mask of all users but one; None if the one is not there. 17 and '17' are the same id."""
+    """Return a mask of all users except one; None if that user does not exist. 17 and '17' are the same id."""
     position = int(Directory(users).find(np.array([user]))[0])
     if position < 0:
         return None
@@ -117,7 +117,7 @@ def _others(users: np.ndarray[Any, Any], user: str) -> np.ndarray[Any, Any] | No
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Replace a private file as a whole, and remove what interrupted attempts left beside it."""
+    """Replace a private file as a whole, and remove temporary files of interrupted attempts."""
     for draft in path.parent.glob(f".{path.name}.*"):
         draft.unlink(missing_ok=True)
     with replacing(path) as file:

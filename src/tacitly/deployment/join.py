@@ -59,7 +59,7 @@ def prepare(
 
 
 def read_invitation(path: Path) -> dict[str, Any]:
-    """Read a coordinator's ``invitation.json``; raise where it has another version."""
+    """Read a coordinator's ``invitation.json``; raise if it has another version."""
     invitation = json.loads(path.read_text("utf-8"))
     check_format(path, invitation, INVITATION)
     return dict(invitation)
@@ -75,18 +75,18 @@ def open_node(
 ) -> Node:
     """Open a site's folder as a node of the run that an invitation describes.
 
-    ``ceiling`` is what the site allows all runs together to spend where it adds noise. It is set once, by default to
-    the budget of the first run, and no invitation changes it. ``trust`` is how far the site trusts the coordinator;
-    None for what the invitation says. A site that has a ceiling is never opened as one that adds no noise.
+    ``ceiling`` is the budget that all runs together may spend if the site adds noise. It is set once, by default to the
+    budget of the first run, and no invitation can change it. ``trust`` is how far the site trusts the coordinator; None
+    means the trust stated in the invitation. A site that has a ceiling is never opened as one that adds no noise.
     """
     card = Card.from_json((folder / "card.json").read_text("utf-8"))
     keys, trust = invitation["mask_keys"], _own_trust(folder, invitation["trust"], trust, ceiling)
-    # Sites that compare the fingerprint compare the whole list, so each only has to check its own entry.
+    # Sites compare the fingerprint of the whole list, so each site only has to check its own entry.
     if keys.get(card.name) != card.mask_key:
         raise ValueError(
             f"the invitation must hold the mask key of {card.name}. Found another key or none. Do not join."
         )
-    if len({bytes.fromhex(key) for key in keys.values()}) < len(keys):  # however it is spelled
+    if len({bytes.fromhex(key) for key in keys.values()}) < len(keys):  # independent of how the hex digits are written
         raise ValueError("the invitation gives two sites the same mask key. Do not join.")
     return Node(
         card.name,
@@ -128,7 +128,7 @@ def _own_trust(folder: Path, invited: str, wanted: str | None, ceiling: Budget |
 
 
 def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) -> Budget:
-    """Return the ceiling, setting it if there is none; raise now, not in a round, if the run does not fit under it."""
+    """Return the ceiling, setting it if there is none; raise here, not in a round, if the run exceeds it."""
     asked = asked_for(invitation)
     with Ledger(path, ceiling=wanted or (None if path.exists() else asked)) as ledger:
         standing = ledger.ceiling
@@ -154,10 +154,11 @@ def _whole(asked: Budget) -> GaussianEvent:
 
 
 def fingerprint(invitation: dict[str, Any]) -> str:
-    """Return a digest of who takes part and on what terms, for people at the sites to compare in full.
+    """Return a digest of the participants and terms, which people at the sites compare in full.
 
-    The coordinator hands the keys out, so only a comparison by another channel shows that all sites have the same ones.
-    A shorter digest could be forged: the coordinator could make keys until two lists have the same one.
+    The coordinator distributes the keys, so only a comparison through another channel shows that all sites have the
+    same keys. A shorter digest could be forged: the coordinator could generate keys until two lists have the same
+    digest.
     """
     text = json.dumps([invitation[name] for name in ("mask_keys", "trust", "colluding")], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -165,7 +166,7 @@ def fingerprint(invitation: dict[str, Any]) -> str:
 
 
 def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
-    """Return what a site agrees to by joining: with whom, how much is spent, and who must be honest."""
+    """Return what a site agrees to by joining: the participants, the budget, and who must be honest."""
     names, asked = sorted(invitation["mask_keys"]), asked_for(invitation)
     lines = [
         f"joining {invitation['server']} (trust: {invitation['trust']})",
@@ -203,7 +204,7 @@ def join(
     for line in terms(folder, invitation):
         say(f"{node.name}: {line}")
     _warm(node, invitation.get("learns", {}), say)
-    say(f"{node.name}: waiting for {invitation['server']} (Ctrl-C stops; the same command goes on)")
+    say(f"{node.name}: waiting for {invitation['server']} (Ctrl-C stops; run the same command again to continue)")
     count, over, goodbye = 0, False, farewell(str(invitation["run"]))
 
     def answer(ask: bytes) -> bytes:
@@ -237,7 +238,7 @@ def _warm(node: Node, learns: dict[str, Any], say: Callable[[str], None]) -> Non
 
     method = REGISTRY.get(str(learns.get("method")))
     if method is not None and method.network:
-        method.load()  # says what to install where PyTorch is missing: every answer would be an error
+        method.load()  # raises an error with installation advice if PyTorch is missing; every answer would fail then
     started = time.monotonic()
     try:
         if warm_up(node, learns):
@@ -247,7 +248,7 @@ def _warm(node: Node, learns: dict[str, Any], say: Callable[[str], None]) -> Non
 
 
 def personalize(folder: Path, model: Any) -> Path:
-    """Fit heads for this site's users on a published model: offline, and at no cost in privacy."""
+    """Fit heads for this site's users on a published model: offline, and without privacy cost."""
     cohort = Cohort.open(folder / "cohort")
     names = tuple(str(name) for name in model.feature_names_in_)
     if cohort.feature_names != names:
@@ -256,18 +257,18 @@ def personalize(folder: Path, model: Any) -> Path:
 
 
 def take_heads(folder: Path, model: Any) -> str | None:
-    """Give a published model the heads of a site's users; return the column of user ids in the site's table.
+    """Load the heads of a site's users into a published model; return the column of user ids in the site's table.
 
-    Raises where the heads were fitted to another model.
+    Raises if the heads were fitted to another model.
     """
     path = folder / "heads.npz"
     if not path.is_file():
         raise ValueError(f"{folder} has no heads yet: tacitly join {folder} --personalize-only MODEL fits them here.")
-    # Users of the fit may follow other rules than newcomers: heads of either are the model's.
+    # Heads of training users and of new users may be fitted differently; both kinds belong to the model.
     works = [work for work in (model.head_work(), model._home_work()) if isinstance(work, HeadWork)]
     stored = read_heads(path)
     if str(stored["model"]) not in [digest_of(work) for work in works]:
-        raise ValueError(f"the heads in {folder} are of another model. Fit them anew: --personalize-only MODEL.")
+        raise ValueError(f"the heads in {folder} are of another model. Fit them again: --personalize-only MODEL.")
     model._take_heads(stored["heads"])
     model.users_ = stored["users"]
     about = folder / "site.json"

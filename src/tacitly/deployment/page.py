@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-_LOOKING = 3.0  # seconds: a page that is open asks every second
+_LOOKING = 3.0  # seconds: an open page sends a request every second
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>tacitly serve</title>
@@ -72,7 +72,7 @@ look();
 def page(folder: Path, port: int) -> Iterator[str]:
     """Serve the page on this machine's loopback while the block runs; yield its address.
 
-    Whoever is looking sees the end: the page stays for a few seconds until it has been asked for once more.
+    The page stays available for a few seconds after the end, so that an open page can show it.
 
     >>> import tempfile, urllib.request
     >>> with tempfile.TemporaryDirectory() as folder, page(Path(folder), 0) as address:
@@ -83,7 +83,7 @@ def page(folder: Path, port: int) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # Another name in Host means DNS rebinding: a page from elsewhere asks through a name that now points here.
+            # Another name in Host means DNS rebinding: a page of another site uses a name that now points here.
             if self.headers.get("Host") not in (f"127.0.0.1:{server.server_port}", f"localhost:{server.server_port}"):
                 self.send_error(403)
             elif self.path == "/":
@@ -114,6 +114,6 @@ def page(folder: Path, port: int) -> Iterator[str]:
     finally:
         ended = time.monotonic()
         while asked and asked[0] <= ended < asked[0] + _LOOKING and time.monotonic() < ended + _LOOKING:
-            time.sleep(0.05)  # somebody was looking a moment ago, and has not seen the end
+            time.sleep(0.05)  # a page was open a moment ago and has not shown the end yet
         server.shutdown()
         server.server_close()

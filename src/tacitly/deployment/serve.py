@@ -1,8 +1,8 @@
-"""The coordinator: makes keys, starts Flower's SuperLink with TLS and node authentication, and keeps the run going.
+"""The coordinator: creates keys, starts Flower's SuperLink with TLS and node authentication, and supervises the run.
 
-What must survive a restart is on disk: the ledger, the registered nodes, who was asked. What nodes sent is in memory
-only. A coordinator that was killed at any moment resumes when it is started again: a release that was published is read
-from the ledger, one that was only debited is asked for again.
+State that must survive a restart is on disk: the ledger, the registered nodes, and the groups of nodes that were asked.
+Answers of nodes are kept in memory only. A coordinator that was killed at any moment resumes when it is started again:
+published releases are read from the ledger; releases that were only debited are requested again.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ folder = ""
 """,
     "tacitly_app/__init__.py": '"""The app that Flower starts."""\n',
     "tacitly_app/server_app.py": "from tacitly.deployment import server_app\n\napp = server_app.app\n",
-    # Flower requires one; nodes run their own program and never this.
+    # Flower requires a client app; nodes run their own program and never this one.
     "tacitly_app/client_app.py": "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
 }
 _ATTEMPTS = 5
-_START = 600.0  # seconds for Flower to start a run: three processes in sequence, on a machine that may be busy
+_START = 600.0  # seconds for Flower to start a run: three processes in sequence, possibly on a busy machine
 
 
 def prepare(folder: Path, settings: Settings) -> None:
-    """Make a coordinator's folder: certificates, its key, and the invitation for sites."""
+    """Create a coordinator's folder: certificates, its key, and the invitation for sites."""
     if Path(settings.out).exists():
         raise FileExistsError(f"{settings.out} exists already. Choose another --out, or remove it.")
-    settings.model(None, None)  # raises for wrong settings before anything is written
+    settings.model(None, None)  # raises an error for invalid settings before anything is written
     folder.mkdir(mode=0o700, parents=True)
     make_certificates(folder, settings.server.rsplit(":", 1)[0])
     public = make_signing_key(folder / "coordinator.key")
@@ -112,14 +112,14 @@ def serve(folder: Path, say: Callable[[str], None]) -> bool:
 
 @contextmanager
 def _forgotten(folder: Path) -> Iterator[None]:
-    """Wipe what nodes sent when the coordinator ends, however it ends: a resumed run does not need it.
+    """Delete the answers of nodes when the coordinator ends for any reason: a resumed run does not need them.
 
-    (Except after SIGKILL: then it is left for the next start, which wipes it when it ends.) The ids that Flower
-    assigned are lost with it, so nodes are registered again where there is no state to resume.
+    After SIGKILL they remain until the next start, which deletes them when it ends. The ids that Flower assigned are
+    deleted too, so nodes are registered again if there is no state to resume.
     """
     if not (_memory(folder) / _STATE).exists():
         (folder / "nodes.json").unlink(missing_ok=True)
-    before = _leave_on(*portable.termination_signals())  # the second comes when a terminal or a connection is closed
+    before = _leave_on(*portable.termination_signals())  # SIGHUP is sent when a terminal or connection is closed
     try:
         yield
     finally:
@@ -129,7 +129,7 @@ def _forgotten(folder: Path) -> Iterator[None]:
 
 
 def _leave_on(*numbers: signal.Signals) -> dict[signal.Signals, Any]:
-    """Exit cleanly on these signals; return the handlers they had. A signal that is ignored (nohup) stays ignored."""
+    """Exit cleanly on these signals; return their previous handlers. An ignored signal (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
@@ -137,7 +137,7 @@ def _leave_on(*numbers: signal.Signals) -> dict[signal.Signals, Any]:
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the wiping
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the deletion
     raise SystemExit(128 + number)
 
 
@@ -160,7 +160,7 @@ def _ended(status: Status, link: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a server app whose coordinator is gone notices that the lock is free."""
+    """Hold the folder's lock; if the coordinator ends, its server app notices that the lock is free."""
     for _ in range(50):
         with contextlib.suppress(portable.AlreadyLocked):
             lock = portable.lock_file(folder / "serve.lock")
@@ -201,7 +201,7 @@ def _superlink(folder: Path, settings: Settings, inner: str) -> Iterator[subproc
             link.wait(10)
         except subprocess.TimeoutExpired:
             link.kill()
-            link.wait()  # its state is wiped next, and nothing may write it again
+            link.wait()  # its state is deleted next, and must not be written again
 
 
 _MEMORY = Path("/dev/shm")
@@ -215,7 +215,7 @@ def _start(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return environment variables that keep Flower's programs in this folder and off the network."""
+    """Return environment variables that keep Flower's files in this folder and disable its telemetry."""
     programs = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -230,14 +230,14 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _memory(folder: Path) -> Path:
-    """Return the folder in shared memory where Flower keeps what nodes sent; it outlives the processes.
+    """Return the folder in shared memory where Flower stores the answers of nodes; it outlives the processes.
 
     Under central trust these are sums without noise, which must not be written to a disk.
     """
     if not _MEMORY.is_dir():
-        raise RuntimeError(f"{_MEMORY} is not there: sums without noise would be written to a disk.")
+        raise RuntimeError(f"{_MEMORY} does not exist: sums without noise would be written to a disk.")
     secret = (folder / "control.key").read_bytes()
-    place = _MEMORY / f"tacitly-{hashlib.sha256(secret).hexdigest()[:32]}"  # a name that nobody else can guess
+    place = _MEMORY / f"tacitly-{hashlib.sha256(secret).hexdigest()[:32]}"  # a name that cannot be guessed
     place.mkdir(mode=0o700, exist_ok=True)
     return place
 
@@ -273,7 +273,7 @@ def _own_control(folder: Path, inner: str) -> Any:
 
 
 def _register(folder: Path, settings: Settings, inner: str) -> None:
-    """Register keys that are not yet known, store every node's id by its name, then let nodes in."""
+    """Register unknown keys, store every node's id by its name, then admit the nodes."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.proto.control_pb2 import RegisterNodeRequest
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -315,4 +315,4 @@ def _wait_for_port(server: str, link: subprocess.Popen[bytes], seconds: float = 
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
             return
         time.sleep(0.1)
-    raise RuntimeError(f"Flower's SuperLink did not come up at {server}. See superlink.log.")
+    raise RuntimeError(f"Flower's SuperLink did not start at {server}. See superlink.log.")

@@ -23,20 +23,20 @@ from tacitly.portable import AlreadyLocked, lock_file
 app = ServerApp()
 
 _LIFETIME = 600.0  # seconds after which Flower drops a message
-_LOOK = 1.0  # seconds between looks at who is there
-_GOODBYE = 15.0  # seconds for nodes to hear that the run is over
-_HELD_UP = 2.0  # seconds after which a pull of all answers is held up by one of them
+_LOOK = 1.0  # seconds between checks of which nodes are online
+_GOODBYE = 15.0  # seconds for nodes to receive the message that the run is over
+_HELD_UP = 2.0  # seconds after which a pull of all answers is considered blocked by one of them
 
 
 class GridTransport:
-    """Flower's grid as a :class:`~tacitly.federation.flower.population.Transport`: signed asks out, bytes in."""
+    """Flower's grid as a :class:`~tacitly.federation.flower.population.Transport`: signed messages out, bytes in."""
 
     def __init__(self, grid: Grid, key: bytes) -> None:
         self._grid, self._key = grid, key
         self._pending: set[str] = set()
         self._arrived: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._round = 0
-        self._pulls: dict[frozenset[str], float] = {}  # what is being pulled, and since when
+        self._pulls: dict[frozenset[str], float] = {}  # running pulls, and when each started
         self._online: tuple[float, list[int]] = (0.0, [])
 
     def begin(self) -> None:
@@ -67,8 +67,8 @@ class GridTransport:
     def receive(self) -> Iterable[tuple[Any, Any]]:
         """Return what arrived since the last call, as pairs of sender and content. Never waits.
 
-        Flower waits for minutes for an answer that was announced and not sent, so it does that on threads of its own:
-        one for all answers, and if that one is held up, one for each answer that is still missing.
+        Flower waits for minutes for an answer that was announced and not sent. So pulls run in their own threads: one
+        for all answers, and if that one is blocked, one for each answer that is still missing.
         """
         arrived = []
         while not self._arrived.empty():
@@ -84,7 +84,7 @@ class GridTransport:
         ]
 
     def _pull_pending(self) -> None:
-        pulls = list(self._pulls.items())  # at once: threads remove what they have finished
+        pulls = list(self._pulls.items())  # a copy, because threads remove finished pulls
         if self._pending and not pulls:
             self._pull(frozenset(self._pending))
         elif any(len(ids) > 1 and time.monotonic() - since > _HELD_UP for ids, since in pulls):
@@ -101,7 +101,7 @@ class GridTransport:
                 for message in self._grid.pull_messages(list(ids)):
                     self._arrived.put((number, message))
             except Exception:
-                time.sleep(_LOOK)  # as if nothing had arrived: the round's deadline decides
+                time.sleep(_LOOK)  # treated as if nothing had arrived: the round's deadline decides
             finally:
                 pulls.pop(ids, None)
 
@@ -120,7 +120,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def dismiss(transport: Any, nodes: Iterable[int], run: str, seconds: float = _GOODBYE) -> None:
-    """Tell the nodes that are there that the run is over, and wait until they have heard it."""
+    """Tell the nodes that are online that the run is over, and wait until they have received the message."""
     here = set(nodes) & set(transport.online())
     transport.begin()
     transport.send(dict.fromkeys(here, farewell(run)))
@@ -131,7 +131,7 @@ def dismiss(transport: Any, nodes: Iterable[int], run: str, seconds: float = _GO
 
 
 def _watch(transport: Any, roster: Mapping[int, Any], status: Status) -> None:
-    """Keep the status up to date about which sites are there."""
+    """Keep the status up to date about which sites are online."""
     before = None
     while True:
         try:
@@ -146,7 +146,7 @@ def _watch(transport: Any, roster: Mapping[int, Any], status: Status) -> None:
 
 
 def coordinate(folder: Path, transport: Any, goodbye: Callable[[], None] = lambda: None) -> None:
-    """Fit over any transport, record the outcome in the status, and say goodbye when the model is saved."""
+    """Fit over any transport, record the outcome in the status, and call ``goodbye`` when the model is saved."""
     from tacitly.model_folder import save
     from tacitly.privacy.ledger import Ledger
 
@@ -155,7 +155,7 @@ def coordinate(folder: Path, transport: Any, goodbye: Callable[[], None] = lambd
     out = Path(settings.out)
     if out.exists():
         if not made_by(settings.run, out):
-            status.change(state="stopped", last_error=f"{out} exists, and this run did not make it. Remove it.")
+            status.change(state="stopped", last_error=f"{out} exists, and this run did not write it. Remove it.")
             raise FileExistsError(out)
         goodbye()
         status.change(state="finished")
@@ -184,7 +184,7 @@ def coordinate(folder: Path, transport: Any, goodbye: Callable[[], None] = lambd
             model.fit(on_release=released)
             save(model, out)
         except BaseException as error:
-            # Only the class of an exception is published, unless its text is ours and holds public numbers only.
+            # Only the class of an exception is published, unless its text is from tacitly and has public numbers only.
             shown = str(error) if type(error).__module__.startswith("tacitly.") else type(error).__name__
             status.change(state="stopped", last_error=shown)
             raise
@@ -193,7 +193,7 @@ def coordinate(folder: Path, transport: Any, goodbye: Callable[[], None] = lambd
 
 
 def made_by(run: str, out: Path) -> bool:
-    """Return whether this run wrote a model folder: its certificate lists the run's releases and fits the billboard."""
+    """Return whether this run wrote a model folder: its certificate has the run's releases and fits the billboard."""
     from tacitly.privacy.certificate import Certificate
 
     try:
@@ -205,7 +205,7 @@ def made_by(run: str, out: Path) -> bool:
 
 
 def _end_with_the_server(folder: Path) -> None:
-    """Exit when ``tacitly serve`` is gone (its lock is free then), so that the next one finds the ledger free."""
+    """Exit when ``tacitly serve`` has ended (its lock is free then), so that the next one can lock the ledger."""
     while True:
         try:
             lock_file(folder / "serve.lock").release()

@@ -1,4 +1,4 @@
-"""What a coordinator's folder holds: the settings it was made with, its roster, and its status. All of it is public."""
+"""The contents of a coordinator's folder: the settings of the run, its roster, and its status. All of it is public."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tacitly.methods.registry import REQUIRED, Method
 from tacitly.privacy.guarantee import Adjacency, Budget, Unit
 
 FORMAT = {"format": "tacitly coordinator", "version": 1}
-"""What ``settings.json`` says of itself. A folder of another version is refused."""
+"""Format and version in ``settings.json``. A folder with another version is refused."""
 
 INVITATION = {"format": "tacitly invitation", "version": 1}
-"""What ``invitation.json`` says of itself. A site refuses one of another version."""
+"""Format and version in ``invitation.json``. A site refuses another version."""
 
-_ENVELOPE = 1 << 18  # bytes of a message beside its numbers
+_ENVELOPE = 1 << 18  # bytes of a message besides its numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that decides what is learned and what is promised.
+    """All settings that determine what is learned and what is guaranteed.
 
     ``options`` are parameters of the method's estimator, by name.
     """
@@ -43,7 +43,7 @@ class Settings:
     method: str = field(default_factory=lambda: REGISTRY.default("serve").name)
     trust: str = "central"
     colluding: int = 1
-    # Unique: where nodes keep ledgers, a run's name may be used once.
+    # Unique, because a run's name may be used only once in the ledgers of the nodes.
     run: str = field(default_factory=lambda: f"model-{secrets.token_hex(8)}")
     options: dict[str, Any] = field(default_factory=dict)
     patience: dict[str, float] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Settings:
         if self.trust not in ("central", "node", "secure"):
             raise ValueError(f"--trust must be central, node or secure. Found {self.trust!r}.")
         if self.trust == "secure" and len(self.cards) < 3:
-            raise ValueError(f"masks hide nothing among fewer than three nodes. Found {len(self.cards)}.")
+            raise ValueError(f"masks protect nothing with fewer than three nodes. Found {len(self.cards)}.")
         if self.trust == "secure":
             check_colluding(len(self.cards), self.colluding)
         if self.trust != "central" and not math.isfinite(self.epsilon):
@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def ceiling(self) -> Budget | None:
-        """The ledger's ceiling: the budget, or None where that is no privacy."""
+        """The ledger's ceiling: the budget, or None if the run is not private."""
         budget = self._budget
         return budget if budget.private else None
 
@@ -97,7 +97,7 @@ class Settings:
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
 
     def _option(self, name: str | None) -> Any:
-        """Return the value of an option, or its default; None where the method has no such option."""
+        """Return the value of an option, or its default; None if the method has no such option."""
         defaults = {option.name: option.default for option in self._described.options}
         value = self.options.get(str(name), defaults.get(str(name)))
         return None if value is REQUIRED else value
@@ -113,7 +113,7 @@ class Settings:
 
     @property
     def learns(self) -> dict[str, Any]:
-        """What a site has to know to compile beforehand."""
+        """What a site needs to know to compile in advance."""
         rank = self._option(self._described.rank)
         several = isinstance(rank, str) or (rank is not None and rank > 1)
         return {"method": self.method, "several": several, **self._described.words(self.options)}
@@ -124,14 +124,14 @@ class Settings:
         return {int(ids[card.name]): card for card in self.cards}
 
     def planned(self, model: Any) -> int | None:
-        """Return how many releases there will be, where that is known beforehand."""
+        """Return the number of releases, if it is known in advance."""
         try:
             return int(model.planned_releases())
         except ValueError:
-            return None  # fit raises it again, where the status reports it
+            return None  # fit raises the same error, and the status reports it
 
     def model(self, ledger: Any, engine: Any) -> Any:
-        """Return the estimator, not fitted."""
+        """Return the unfitted estimator."""
         shared = {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -147,28 +147,28 @@ class Settings:
 
 
 def check_format(path: Path, content: Any, expected: dict[str, Any]) -> None:
-    """Raise unless a file says that it has this format and version."""
+    """Raise unless a file states this format and version."""
     found = {key: content.get(key) for key in expected} if isinstance(content, dict) else None
     if found != expected:
         raise ValueError(f"{path} must have {expected}. Found {found}: use one version of tacitly everywhere.")
 
 
 class Groups(UserDict[str, list[str]]):
-    """Which nodes were asked for each masked sum, in a file: a restarted coordinator asks the same ones."""
+    """The nodes that were asked for each masked sum, stored in a file: a restarted coordinator asks the same nodes."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "groups.json"
         super().__init__(json.loads(self._path.read_text("utf-8")) if self._path.exists() else {})
 
     def __setitem__(self, step: str, names: list[str]) -> None:
-        """Store a group, in the file too."""
+        """Store a group, also in the file."""
         if self.data.get(step) != names:
             self.data[step] = names
             write_whole(self._path, json.dumps(self.data))
 
 
 class Status:
-    """A coordinator's status, in a file for ``--status`` and the page, and one line per event in a log."""
+    """A coordinator's status, in a file for ``--status`` and the page; each event is also one line in a log."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._log = folder / "status.json", folder / "events.jsonl"
@@ -191,7 +191,7 @@ class Status:
                 log.write(json.dumps({"time": now, **facts}) + "\n")
 
     def release(self, name: str, count: int, spent: float | None) -> None:
-        """Record a release; the first one since the start is where the time that is left is counted from."""
+        """Record a release; the time that is left is estimated from the first release since the start."""
         began = self.read().get("began") or {"at": round(time.time(), 3), "releases": count}
         self.change(state="running", release=name, releases=count, spent=spent, began=began)
 
@@ -216,7 +216,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def seconds_left(status: dict[str, Any]) -> float | None:
-    """Return how long the rest of the releases will take at the pace so far; None where that is not known.
+    """Return the estimated time for the remaining releases at the current pace; None if it is not known.
 
     >>> began = {"at": 100.0, "releases": 1}
     >>> seconds_left({"state": "running", "releases": 5, "planned": 10, "began": began, "updated": 108.0})

@@ -1,7 +1,8 @@
-"""Compile before the coordinator waits: a run like the real one, on synthetic rows, with this site as the only node.
+"""Compile before the coordinator waits: simulate the run on synthetic rows, with this site as the only node.
 
-Otherwise the first question that needs a compiler would spend a round's deadline on it, at every site at once. The
-rehearsal takes the real path: saved rows, questions as bytes, the node's own choice of plain or compiled form.
+Otherwise the first query that needs a compiler would spend a round's deadline on it, at every site simultaneously. The
+rehearsal uses the code of a real run: saved rows, queries as bytes, and the node's own choice of plain or compiled
+code.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ROWS, _FEWEST = 24, 8
 
 
 def warm_up(node: Node, learns: Mapping[str, Any]) -> bool:
-    """Let a node like this one answer everything that such a run asks; return False if nothing needs compiling."""
+    """Let a node like this one answer all queries of such a run; return False if nothing needs compiling."""
     cohort, plain = node.cohort, node.plain
     method = REGISTRY.offered("serve").get(str(learns.get("method")))
     if method is None:
@@ -42,24 +43,24 @@ def warm_up(node: Node, learns: Mapping[str, Any]) -> bool:
     y = rng.integers(0, 2, size=len(X)).astype(cohort.dtype)
     synthetic = Cohort.from_offsets(X, y, np.arange(0, len(X) + 1, _ROWS))
     names = synthetic.feature_names
-    # One column lies in memory in another way than several.
+    # One column has another memory layout than several columns.
     rank = 2 if learns.get("several") is True and cohort.n_features > 1 else 1
     small = {**method.small(cohort.n_features, rank, words), **words}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nobody's data are used, so an uncertified run is no problem
+        warnings.simplefilter("ignore")  # the data are synthetic, so an uncertified run is no problem
         synthetic.save(Path(folder) / "cohort")
         here = Node("here", Cohort.open(Path(folder) / "cohort"), Path(folder), threads=1)
         card = Card(name="here", key="", mask_key="", users=count, features=names, target="y", rows=len(X))
         patience = Patience(deadline=math.inf, gather=0.0, poll=0.0)
         population = _Rehearsal(transport=_Here(here), roster={0: card}, patience=patience)
-        # Without noise there are directions to whiten along, with it none: the two compile different kernels.
+        # Without noise there are directions for whitening, with it there are none: different kernels are compiled.
         for epsilon in (math.inf, 1.0):
             method.load()(**small, engine=population, epsilon=epsilon).fit()
     return True
 
 
 def _believed(method: Method, learns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an invitation may set: parameters that decide what is compiled, words and switches, no sizes."""
+    """Return the parameters that an invitation may set: words and switches that decide what is compiled, no sizes."""
     names = [option.name for option in method.options if option.compiles]
     return {name: learns[name] for name in names if isinstance(learns.get(name), str | bool)}
 
@@ -86,7 +87,7 @@ class _Here:
 
 
 class _Rehearsal(FlowerPopulation):
-    """Sends questions without trying them out first: the coordinator does that, in forms that no small node needs."""
+    """Sends queries without testing them first: the coordinator tests them, in forms that small nodes do not use."""
 
     def federation(self, run: Run, *, trust: str = "central", threads: int | None = None, **options: Any) -> Any:
         return _Unrehearsed(self, run, **options)

@@ -1,4 +1,4 @@
-"""Personal models: fitted at home, from the public model and one user's own rows."""
+"""Heads: personal models, computed locally from the public model and one user's own rows."""
 
 WIRE = (
     "glm:LossHeads", "losses:Loss", "own_weights:HeadsWithOwnWeights", "population:HeadPrior",

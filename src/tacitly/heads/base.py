@@ -1,7 +1,8 @@
-"""Work that users do at home with what is public: data that can travel to them, never code.
+"""Computations that each user makes locally from public values: sent to the user as data, never as code.
 
 A head is fitted by the user, from the user's rows and public numbers only. It is never released, so it costs no
-privacy: for all others it is post-processing of the billboard, and for the user it is their own data at home.
+privacy: for all other users it is post-processing of the billboard, and for the user it is computed from their own
+data.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from tacitly.arrays import Array, Offsets, Rows
 
 
 class HeadWork(ABC):
-    """What every user computes at home, as data: public fields and no code, so that it can travel."""
+    """A computation that every user makes locally, described by public fields without code, so that it can be sent."""
 
     span: ClassVar[int] = 1024
-    """How many users are handed over at once, where there are as many."""
+    """Number of users that are passed at once, if there are that many."""
 
     @abstractmethod
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:

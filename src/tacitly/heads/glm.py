@@ -6,7 +6,7 @@ means that a direction's share of the score has a variance of about 1/λ. Leave-
 Hessian, without refitting: removing row j moves its score by −r q/(1 − w q), with r and w its slope and curvature and
 q = pᵀH⁻¹p.
 
-A user with rows of one class only gets a finite head (the penalty bounds it); a user without rows a head of zero.
+A user whose rows all have one class gets a finite head (the penalty bounds it); a user without rows gets a zero head.
 """
 
 # mypy does not see the types that Numba compiles.
@@ -29,8 +29,8 @@ from tacitly.heads.newton_arrays import Fits, fit_each, left_out, project
 from tacitly.simd.lazy_njit import MANY, few, njit
 from tacitly.simd.small_solves import cholesky_solve
 
-PENALTIES = np.array([100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03])  # each fit starts from the one before
-INTERCEPT_PENALTY = 0.05  # an intercept's prior variance of 20: any level but a certain class
+PENALTIES = np.array([100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03])  # each fit starts from the previous one
+INTERCEPT_PENALTY = 0.05  # prior variance 20 of an intercept: allows any level except probabilities of almost 0 or 1
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
@@ -40,7 +40,7 @@ def fit_loss_heads(
 ) -> Array:
     """Fit one head per user, (users, k + 1, columns): weights on the basis, then the intercept (or 0).
 
-    ``y`` are targets as ``loss.encode`` gives them.
+    ``y`` are targets as returned by ``loss.encode``.
 
     >>> X = np.array([[1.0], [2.0], [-1.0], [-2.0]]); y = np.array([1.0, 1.0, 0.0, 0.0])
     >>> bool(fit_loss_heads(X, y, np.array([0, 4]), np.eye(1), Loss("logistic"))[0, 0, 0] > 1)
@@ -56,7 +56,7 @@ def fit_loss_heads(
 def fit_few_loss_heads(
     X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, loss: Loss, *, intercept: bool = False
 ) -> Array:
-    """Fit heads as :func:`fit_loss_heads` does, by array operations.
+    """Fit heads as :func:`fit_loss_heads` does, with array operations.
 
     >>> X = np.array([[1.0], [2.0], [-1.0], [-2.0]]); y = np.array([1.0, 1.0, 0.0, 0.0])
     >>> bool(fit_few_loss_heads(X, y, np.array([0, 4]), np.eye(1), Loss("logistic"))[0, 0, 0] > 1)
@@ -91,7 +91,7 @@ def fit_few_loss_heads(
 
 @dataclass(frozen=True)
 class LossHeads(HeadWork):
-    """Heads by :func:`fit_loss_heads` on a public basis; ``half`` fits on the second half of each user's rows.
+    """Heads fitted by :func:`fit_loss_heads` on a public basis; ``half`` fits on the second half of each user's rows.
 
     >>> X = np.array([[1.0], [2.0], [-1.0], [-2.0]]); y = np.array([1.0, 1.0, 0.0, 0.0])
     >>> LossHeads(np.eye(1), Loss("logistic")).own(X, y).shape
@@ -107,10 +107,10 @@ class LossHeads(HeadWork):
     def __post_init__(self) -> None:
         check_shape("basis", self.basis, None, None)
         if self.loss.name == "squared":
-            raise ValueError("heads for loss 'squared' are ridge regressions: RidgeHeads.")
+            raise ValueError("heads for loss 'squared' are ridge regressions. Use RidgeHeads.")
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all users, compiled if they are many."""
+        """Fit all users, with compiled code if there are many."""
         check_shape("X", X, None, len(self.basis))
         fit = fit_few_loss_heads if few(len(offsets) - 1, X.shape[1]) else fit_loss_heads
         if self.half:
@@ -127,7 +127,7 @@ class LossHeads(HeadWork):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One weight per direction, and the intercept; one column per class where there are more than two."""
+        """One weight per direction, and the intercept; one column per class if there are more than two classes."""
         columns = (self.loss.columns,) if self.loss.columns > 1 else ()
         return (self.basis.shape[1] + 1, *columns)
 
@@ -165,7 +165,7 @@ def _fit_user(X, directions, y, first, last, loss, grid, intercept, head):
 
 @_kernel
 def _average(kept, errors, means, intercept, head):
-    """Average heads by how well each predicts left-out rows; heads that are not finite are ignored."""
+    """Average heads with weights by how well each predicts left-out rows; heads that are not finite are ignored."""
     k, c, best, total = means.size, head.shape[1], math.inf, 0.0
     for g in range(errors.size):
         if math.isfinite(errors[g]) and np.isfinite(kept[g]).all():

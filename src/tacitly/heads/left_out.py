@@ -1,7 +1,7 @@
 """Leave-one-out errors of many ridge fits at once, one penalty per SIMD lane.
 
-Written with registers because the compiler otherwise keeps the sums of a loop over sixteen penalties in memory, and
-checks before each that they do not overlap: seven times as slow.
+This uses explicit SIMD registers. Otherwise the compiler keeps the sums of a loop over sixteen penalties in memory and
+checks for overlap before each update, which is seven times slower.
 """
 
 # Numba kernels are not typed.
@@ -21,8 +21,9 @@ _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="
 def left_out_errors(rows, targets, right, shrinkage, free, out):
     """Write sums of squared leave-one-out errors for sixteen penalties: residuals over one minus leverage.
 
-    Rows are in the system's eigenvectors, with Xᵀy = ``right`` there; ``shrinkage`` has the reciprocals of eigenvalue
-    plus penalty, a row per eigenvalue. ``free`` is what an intercept leaves of one.
+    Rows are given in coordinates of the system's eigenvectors, and ``right`` is Xᵀy in these coordinates. ``shrinkage``
+    holds 1/(eigenvalue + penalty), one row per eigenvalue. ``free`` is 1 minus the leverage that an intercept adds to
+    each row.
     """
     m, k = rows.shape
     sum0 = sum1 = spread(0.0)

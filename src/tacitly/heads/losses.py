@@ -1,10 +1,11 @@
-"""The meaning of a target: the loss it is fitted with, and how a linear score becomes a prediction.
+"""The loss that a target is fitted with, and how a linear score becomes a prediction.
 
-``squared`` for numbers; ``logistic`` for two classes (softmax for more); ``hinge`` for classes by margin (the squared
-hinge, whose second derivative Newton's method needs); ``poisson`` for counts, with rates exp(score).
+``squared`` is for numbers; ``logistic`` for two classes (softmax for more); ``hinge`` for two classes separated by a
+margin (the squared hinge, because Newton's method needs a second derivative); ``poisson`` for counts, with rates
+exp(score).
 
-The set of classes is *declared*. Finding it in the data would publish which labels occur, and a label that only
-one user has would reveal that user.
+The set of classes is *declared*. If it were read from the data, it would reveal which labels occur, and a label that
+only one user has would reveal that user.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tacitly.data.validation import DataError, alike, cells_of, numbers, rows_in
 
 LOSSES = ("squared", "logistic", "hinge", "poisson")
 LOGISTIC, HINGE, POISSON, SOFTMAX = 1, 2, 3, 4  # codes for compiled kernels
-LARGEST_SCORE = 30.0  # of a log rate: e^30 exceeds any count
+LARGEST_SCORE = 30.0  # largest log rate: e^30 exceeds any count
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Loss:
         if len(labels) < 2 or len(set(labels)) != len(labels):
             raise ValueError(f"classes must be at least two different labels. Found {labels!r}.")
         if len(labels) > 2 and self.name == "hinge":
-            raise ValueError(f"loss 'hinge' has two classes; take 'logistic' for more. Found {labels!r}.")
+            raise ValueError(f"loss 'hinge' needs two classes; use 'logistic' for more. Found {labels!r}.")
         object.__setattr__(self, "classes", labels)
 
     @property
@@ -55,19 +56,20 @@ class Loss:
 
     @property
     def columns(self) -> int:
-        """Scores per row: one, or one per class where there are more than two."""
+        """Scores per row: one, or one per class if there are more than two classes."""
         return len(self.classes) if self.classes is not None and len(self.classes) > 2 else 1
 
     @property
     def code(self) -> int:
-        """The loss's code for compiled kernels."""
+        """Code of the loss for compiled kernels."""
         return SOFTMAX if self.columns > 1 else {"logistic": LOGISTIC, "hinge": HINGE, "poisson": POISSON}[self.name]
 
     def encode(self, y: npt.ArrayLike, *, blank: bool = False) -> Array:
-        """Return targets as numbers: the position of each label among ``classes``, counts as they are.
+        """Return targets as numbers: the position of each label among ``classes``; counts stay as they are.
 
-        Raises where a label is not declared; the message gives the number of rows, never which. With ``blank`` such a
-        target becomes NaN, and only targets without a single usable one are refused (:mod:`tacitly.data.bad_rows`).
+        Raises an error if a label is not declared; the message gives the number of rows, never the labels. With
+        ``blank``, such targets become NaN, and an error is raised only if no target can be used
+        (:mod:`tacitly.data.bad_rows`).
         """
         if blank:
             return self._blank(y)
@@ -80,12 +82,12 @@ class Loss:
         if unknown := int(np.count_nonzero(codes < 0)):
             raise DataError(
                 f"the target has {rows_in_words(unknown)} with a label outside classes={list(self.classes)!r}. "
-                "Declare every label that may occur, whether or not it does, or drop these rows."
+                "Declare every label that may occur, even if it does not occur here, or drop these rows."
             )
         return codes
 
     def _blank(self, y: npt.ArrayLike) -> Array:
-        """Return targets as numbers, NaN where they cannot be used."""
+        """Return targets as numbers, with NaN for those that cannot be used."""
         given = cells_of(y)
         if self.classes is None:
             codes = np.array(numbers(given.ravel(), np.nan)[0], dtype=np.float64).reshape(given.shape)
@@ -99,8 +101,8 @@ class Loss:
             kinds = {"poisson": "counts: numbers that are not negative"}
             wanted = kinds.get(self.name, "numbers")
             if self.classes is not None:
-                wanted = f"labels among classes={list(self.classes)!r}: name yours with classes="
-            raise DataError(f"the target holds nothing that loss={self.name!r} can use. Expected {wanted}.")
+                wanted = f"labels among classes={list(self.classes)!r}: declare your labels with classes="
+            raise DataError(f"the target has no values that loss={self.name!r} can use. Expected {wanted}.")
         return codes
 
     def predict(self, scores: Array) -> npt.NDArray[Any]:
@@ -124,7 +126,7 @@ class Loss:
     def score(
         self, y: npt.ArrayLike, prediction: npt.NDArray[Any], sample_weight: npt.ArrayLike | None = None
     ) -> float:
-        """Return accuracy for classes; for numbers the explained share of the (squared, Poisson) deviance."""
+        """Return accuracy for classes; for numbers, the explained share of the (squared or Poisson) deviance."""
         weights = None if sample_weight is None else _as_numbers(sample_weight)
         if self.classes is not None:
             return float(np.average(np.asarray(y) == prediction, weights=weights))
@@ -161,13 +163,13 @@ class Loss:
         if negative:
             raise DataError(
                 f"the target has {rows_in_words(negative)} below zero. loss='poisson' is for counts: drop these "
-                "rows, or take loss='squared'."
+                "rows, or use loss='squared'."
             )
         return target
 
 
 def _as_numbers(y: npt.ArrayLike) -> Array:
-    """Return targets as floats; cells that are not numbers are counted in the message, never shown."""
+    """Return targets as floats; the error message counts cells that are not numbers and never shows them."""
     values, invalid = numbers(np.asarray(y))
     if invalid:
         raise DataError(f"the target has {rows_in_words(invalid)} that are not numbers. Drop or fix these rows.")
@@ -175,10 +177,10 @@ def _as_numbers(y: npt.ArrayLike) -> Array:
 
 
 def _listed(classes: Any) -> tuple[Any, ...]:
-    """Return declared labels in their order, as plain Python values."""
+    """Return declared labels in the given order, as plain Python values."""
     if isinstance(classes, str | bytes | set | frozenset | dict) or not hasattr(classes, "__iter__"):
         raise ValueError(
-            "classes must be a list of labels: their order is that of predict_proba's columns. "
+            "classes must be a list of labels, in the order of the columns of predict_proba. "
             f"Found a {type(classes).__name__}."
         )
     labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)

@@ -1,8 +1,8 @@
 """Ridge fits of small generalised linear models by Newton's method, compiled, for one user at a time.
 
 Parameters V (q×c) on projected rows P (m×q; the last column may be ones) minimise Σ loss + Σ_b penalty_b V_b²/2.
-Classes are updated in turn, with the Hessian of one class (with one column this is Newton's method). Steps are limited
-so that no score moves by more than two, which prevents overshooting from distant starts and on separable rows. The
+Classes are updated in turn, each with its own Hessian (with one column this is Newton's method). Steps are limited so
+that no score changes by more than two, which prevents overshooting from distant starts and on separable rows. The
 number of sweeps is fixed, so the running time depends on the number of rows only, not on their values.
 """
 
@@ -89,7 +89,7 @@ def fit_newton(P, targets, loss, penalties, V, scores):
 
 @_kernel
 def _center_classes(rows):
-    """Subtract the mean over classes: it changes no probability, and is zero at the minimum."""
+    """Subtract the mean over classes. This changes no probability, and the mean is zero at the minimum."""
     for j in range(rows.shape[0]):
         mean = 0.0
         for a in range(rows.shape[1]):
@@ -116,7 +116,7 @@ def hessian(P, targets, scores, loss, a, penalties, V, H, right):
 
 @_kernel
 def project_user(X, first, last, directions, intercept, P):
-    """Write a user's projected rows to P; with an intercept, less their means and with a last column of ones.
+    """Write a user's projected rows to P; with an intercept, subtract their means and append a column of ones.
 
     Returns the mean square of the projected rows (penalties are relative to it) and the means. Rows are processed in a
     fixed order, so that one user's result does not depend on how many rows others have.

@@ -1,8 +1,8 @@
-"""Newton fits of a few users at once by array operations: what :mod:`tacitly.heads.newton` does, without compiled code.
+"""Newton fits of a few users at once with array operations: as :mod:`tacitly.heads.newton`, without compiled code.
 
-The steps are the same ones in the same order, so both agree but for rounding. Rows are changed entry by entry and added
-up user by user, so a fit is a function of its user's rows alone. Nothing here raises on private numbers; those that are
-not finite stay in their user's fit.
+The steps are the same and in the same order, so the two agree up to rounding. Rows are processed entry by entry and
+summed user by user, so a fit is a function of its user's rows alone. No private number raises an exception; a number
+that is not finite affects only its user's fit.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from tacitly.heads.newton import LONGEST, SWEEPS
 
 
 class Projected(NamedTuple):
-    """Rows on public directions, with a column of ones where there are intercepts."""
+    """Rows projected on public directions, with a column of ones for intercepts."""
 
     rows: Array
-    means: Array  # which were subtracted, where there are intercepts; one row per user
+    means: Array  # subtracted from the rows if there are intercepts; one row per user
     sizes: Array  # mean squares, one per user
 
 
 class Fits(NamedTuple):
-    """Parameters, users × numbers × classes, and what they give every row: scores, classes × rows."""
+    """Parameters (users × numbers × classes) and the scores that they give each row (classes × rows)."""
 
     parameters: Array
     scores: Array
 
 
 def project(X: Rows, offsets: Offsets, directions: Array, *, intercept: bool) -> Projected:
-    """Return rows on the directions, which are columns; with an intercept, less their user's means."""
+    """Return rows projected on the columns of ``directions``; with an intercept, their user's means are subtracted."""
     counts, rows = np.diff(offsets), rows_times(X, directions)
     present = np.maximum(counts, 1)
     means = per_user(rows, offsets) / present[:, None]
@@ -112,7 +112,7 @@ def left_out(rows: Array, targets: Array, offsets: Offsets, loss: int, penalties
 
 
 def factors(rows: Array, weights: Array, offsets: Offsets, penalties: Array) -> tuple[Array, Array]:
-    """Return Cholesky factors of each user's Hessian, reciprocals on their diagonals, and where there is one."""
+    """Return Cholesky factors of each user's Hessian, with reciprocal diagonals, and which of them exist."""
     q = rows.shape[1]
     factor, usable = np.zeros((len(penalties), q, q)), np.ones(len(penalties), dtype=bool)
     for b in range(q):

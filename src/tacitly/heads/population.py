@@ -1,18 +1,19 @@
-"""Heads that shrink to the population's: without rows its head, with many rows one's own.
+"""Heads that shrink to the population's head: without rows it is used as it is, with many rows the user's own fit.
 
-The public prior says that heads are spread as N(mean, S) over users and that rows scatter around their user's line with
-variance s². Each user weighs four heads by how well each predicts the user's own rows, each row left out in turn:
+The public prior says that heads are distributed over users as N(mean, S) and that rows scatter around their user's
+regression line with variance s². Each user averages four heads, weighted by how well each predicts the user's own rows
+when each row is left out in turn:
 
-* the population's, which has not seen the rows;
-* the posterior mean under the prior, the best one if the prior is right for this user;
+* the population's head, which has not seen the rows;
+* the posterior mean under the prior, which is optimal if the prior is right for this user;
 * the user's own ridge regression (:mod:`tacitly.heads.ridge`), which ignores the population;
-* the user's own mean, where there are intercepts.
+* the user's own mean, if there are intercepts.
 
 Weights are odds·E^(−(m−1)/2) for a leave-one-out sum of squares E over m rows, which is the evidence if the noise
-variance is unknown. Odds are public and favour the posterior, and an own fit of q numbers pays (m + 1)^(−q/2) for
-having chosen them, so that few rows overrule the posterior only if it is far off: for a user unlike others, or under a
-prior that privacy noise has spoilt. Leave-one-out errors are residuals over one minus leverage. All of it happens at
-home: nothing here is released.
+variance is unknown. Odds are public and favour the posterior. An own fit of q numbers is penalised by (m + 1)^(−q/2)
+for having estimated them. So a few rows outweigh the posterior only if it fits badly: for a user unlike others, or
+under a prior that is mostly privacy noise. Leave-one-out errors are residuals divided by one minus leverage. Everything
+is computed locally: nothing here is released.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ BELIEFS = {
     "nothing known": (0.0, 0.95, 0.05, 0.0),
     "own level": (0.0, 1.0, 0.0, 0.0),
 }
-"""Odds of the population's head, the posterior, one's own fit and one's own mean, before any row is seen."""
+"""Prior odds of the population's head, the posterior, the user's own fit and the user's own mean."""
 
 
 @dataclass(frozen=True)
 class HeadPrior:
-    """How heads are spread over users, in the units of the data: N(mean, root·rootᵀ), and the noise variance of rows.
+    """Distribution of heads over users, in the units of the data: N(mean, root·rootᵀ), and the noise variance of rows.
 
-    A head is the weights on the basis and then the intercept; without intercepts its mean and its row of the root are
-    zero.
+    A head consists of the weights on the basis, followed by the intercept. Without intercepts, the last entry of the
+    mean and the last row of the root are zero.
     """
 
     mean: Array
@@ -55,13 +56,13 @@ class HeadPrior:
         check_shape("mean", self.mean, None)
         check_shape("root", self.root, len(self.mean), None)
         if not (np.isfinite(self.mean).all() and np.isfinite(self.root).all()):
-            raise ValueError("a prior of heads must be finite. Found entries that are not.")
+            raise ValueError("a prior of heads must be finite. Found entries that are not finite.")
         if not (math.isfinite(self.noise) and self.noise > 0):
             raise ValueError(f"noise must be positive and finite. Found {self.noise!r}.")
 
     @classmethod
     def unknown(cls, rank: int, *, intercept: bool) -> HeadPrior:
-        """Return what is left where nothing is known about the population: a level of one's own and no slope.
+        """Return the prior if nothing is known about the population: each user has their own level and zero slopes.
 
         >>> work = PopulationHeads(np.eye(1), HeadPrior.unknown(1, intercept=True), True, "nothing known")
         >>> work.own(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, -1.0, 1.0])).round(2) + 0.0
@@ -69,11 +70,11 @@ class HeadPrior:
         """
         root = np.zeros((rank + 1, 1))
         root[rank] = float(intercept)
-        return cls(np.zeros(rank + 1), root, 1e-24)  # so small that levels are not shrunk, whatever their units
+        return cls(np.zeros(rank + 1), root, 1e-24)  # so small that levels are not shrunk in any units
 
     @classmethod
     def of_levels(cls, mean: float, spread: float, noise: float) -> HeadPrior:
-        """Return the prior of users who all have weight one on the only direction and differ by their levels."""
+        """Return the prior of users whose weight on the only direction is one and who differ only in their levels."""
         return cls(np.array([1.0, mean]), np.array([[0.0], [spread]]), noise)
 
     @property
@@ -83,7 +84,7 @@ class HeadPrior:
 
     @property
     def metric(self) -> Array:
-        """A root of the covariance of weights, without intercepts: own fits are regularised in it, in any units."""
+        """A root of the covariance of weights, without intercepts: own fits are regularised with it, in any units."""
         covariance = self.covariance[:-1, :-1]
         sizes = np.sqrt(np.diag(covariance))
         sizes = np.where(sizes > 0, sizes, 1.0)
@@ -113,14 +114,14 @@ class PopulationHeads(HeadWork):
         check_shape("basis", self.basis, None, len(self.prior.mean) - 1)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all users, compiled if they are many."""
+        """Fit all users, with compiled code if there are many."""
         check_shape("X", X, None, len(self.basis))
         if few(len(offsets) - 1, X.shape[1]):
             return self.in_arrays(X, y, offsets)[0]
         return self.with_errors(X, y, offsets)[0]
 
     def in_arrays(self, X: Rows, y: Rows, offsets: Offsets) -> tuple[Array, Array]:
-        """Return what :meth:`with_errors` does by array operations."""
+        """Return the result of :meth:`with_errors`, computed with array operations."""
         prior, counts = self.prior, np.diff(offsets)
         with np.errstate(all="ignore"):
             rows, targets = rows_times(X, self.basis), np.asarray(y, dtype=np.float64)
@@ -153,7 +154,7 @@ class PopulationHeads(HeadWork):
                 int(self.intercept),
             )
             found = [np.broadcast_to(prior.mean, means.shape), prior.mean + shifts @ prior.root.T, alone, means]
-            # Not products with a weight of zero: what has none may be infinite.
+            # Heads with weight zero are left out, not multiplied: they may be infinite.
             heads, total = np.zeros_like(means), np.zeros(len(counts))
             for weight, head, error in zip(weights.T, found, (squares, after, errors, spreads), strict=True):
                 heads += np.where(weight[:, None] > 0, weight[:, None] * head, 0.0)
@@ -181,10 +182,10 @@ class PopulationHeads(HeadWork):
         return heads, errors
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one user, in NumPy; the population's head for rows that cannot be used."""
+        """Fit one user with NumPy; return the population's head if the rows cannot be used."""
         try:
             head = self._fitted(X, y)
-        except np.linalg.LinAlgError:  # of a singular system
+        except np.linalg.LinAlgError:  # a singular system
             return self.prior.mean.copy()
         return head if np.isfinite(head).all() else self.prior.mean.copy()
 
@@ -221,7 +222,7 @@ class PopulationHeads(HeadWork):
 
 
 def _own_mean(targets: Array) -> tuple[float, float]:
-    """Return a user's mean and its leave-one-out sum of squared errors."""
+    """Return a user's mean and the leave-one-out sum of squared errors of this mean."""
     level, m = float(targets.mean()), len(targets)
     return level, float(np.sum(np.square(targets - level))) * (m / max(m - 1.0, 1e-6)) ** 2
 
@@ -232,7 +233,7 @@ def _weights(belief: Array, errors: Array, rows: int, slopes: int, intercept: in
 
 
 def _weights_of(belief: Array, errors: Array, rows: npt.NDArray[np.int64], slopes: int, intercept: int) -> Array:
-    """Return the weights of each user's four heads, one row per user; the population's where no error is a number."""
+    """Return the weights of each user's four heads, one row per user; the population's head if all errors are NaN."""
     paid = np.array([0.0, 0.0, slopes + intercept, intercept]) / 2.0 * np.log(rows + 1.0)[:, None]
     least = 1e-300 + 1e-12 * errors[:, :1]
     scores = np.log(belief) - paid - (rows[:, None] - 1.0) / 2.0 * np.log(np.maximum(errors, least))
@@ -241,5 +242,5 @@ def _weights_of(belief: Array, errors: Array, rows: npt.NDArray[np.int64], slope
     scores[~usable.any(axis=1)] = [0.0, -np.inf, -np.inf, -np.inf]
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
-    weights[rows == 1] = [0.0, 1.0, 0.0, 0.0]  # a single row says nothing about how to predict it from others
+    weights[rows == 1] = [0.0, 1.0, 0.0, 0.0]  # a single row cannot be predicted from other rows
     return np.asarray(weights)

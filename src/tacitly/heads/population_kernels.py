@@ -1,8 +1,9 @@
-"""The compiled half of :class:`~tacitly.heads.population.PopulationHeads`: eight users at a time.
+"""The compiled part of :class:`~tacitly.heads.population.PopulationHeads`: eight users at a time.
 
-A user's own ridge regression is that of :mod:`tacitly.heads.ridge_kernels`. The posterior's systems are factored
-together, one user per SIMD lane; its leave-one-out errors take eight rows of one user at a time. With the system LLᵀ
-and rows t turned by the prior's root, leverages are ‖L⁻¹t‖² and fitted values (L⁻¹t)·(L⁻¹b): no inverse is formed.
+A user's own ridge regression is computed as in :mod:`tacitly.heads.ridge_kernels`. The systems of the posteriors are
+factored together, one user per SIMD lane; their leave-one-out errors are computed for eight rows of one user at a time.
+With the system LLᵀ and rows t multiplied by the prior's root, leverages are ‖L⁻¹t‖² and fitted values (L⁻¹t)·(L⁻¹b), so
+no inverse is formed.
 """
 
 # Numba kernels are not typed.
@@ -35,11 +36,11 @@ from tacitly.simd.registers import (
 )
 
 _AHEAD = 1 << 16  # prefetch distance in bytes
-_LOST = 1e-14  # of a diagonal entry: less is left of it where a direction is known already, to rounding errors
+_LOST = 1e-14  # relative to a diagonal entry: a smaller remainder is rounding error, the direction is already covered
 _HEADS = 4
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
-_inlined: Any = njit(**UNCOUNTED, forceinline=True)  # calls with many arrays take as long as a row
+_inlined: Any = njit(**UNCOUNTED, forceinline=True)  # a call with many arrays takes as long as the work on a row
 
 
 class Posteriors(NamedTuple):
@@ -86,7 +87,7 @@ def new_posteriors(k: int, r: int, room: int) -> Posteriors:
 def population_heads(
     X, y, offsets, basis, mean, prior_root, noise, metric, belief, penalties, intercept, work, those, heads, errors
 ):
-    """Write all users' heads and their leave-one-out sums of squared errors; ``belief`` has logarithms to base 2."""
+    """Write all users' heads and their leave-one-out sums of squared errors; ``belief`` holds log₂ of the odds."""
     n, k, out = heads.shape[0], mean.size - 1, those.out
     for start in range(0, n, LANES):
         stop = min(start + LANES, n)
@@ -117,7 +118,7 @@ def population_heads(
 
 @_inlined
 def _left(work, left, place, m, mean):
-    """Write what the population's head leaves of a user's targets; return its sum of squares."""
+    """Write the residuals of a user's targets under the population's head; return their sum of squares."""
     room, k, sums = work.rows.shape[1], mean.size - 1, spread(0.0)
     for i in range(0, m, LANES):
         value = load(work.targets, place + i) - repeat(mean, k)
@@ -131,7 +132,7 @@ def _left(work, left, place, m, mean):
 
 @_inlined
 def _sums(rows, those, place, m, u):
-    """Write what an intercept adds to a user's system: the number of rows, their sum, and that of what is left."""
+    """Write the terms that an intercept adds to a user's system: number of rows, their sum and the sum of residuals."""
     k = those.side.shape[0] - 1
     for b in range(k):
         those.gram[k * (k + 1) + b, u] = total_of(rows, b * rows.shape[1] + place, m)
@@ -143,7 +144,7 @@ def _sums(rows, those, place, m, u):
 def _posteriors(those, prior_root, noise):
     """Factor the eight systems RᵀGR + noise by Cholesky, with reciprocals on the diagonal, and solve them.
 
-    A direction of which nothing is left but rounding errors is left out.
+    A direction whose remainder is only rounding error is left out.
     """
     size, K, k, r = those.systems.size // LANES, those.systems.shape[1], those.side.shape[0] - 1, prior_root.shape[1]
     for a in range(k):
@@ -209,19 +210,19 @@ def _left_out(rows, those, buffer, place, m, u):
 
 @_inlined
 def _weigh(work, those, offsets, start, stop, belief, k, intercept):
-    """Write the four heads' leave-one-out errors to ``those.errors``, their weights (not of sum one) to those.logs."""
+    """Write leave-one-out errors of the four heads to ``those.errors``, unnormalised weights to ``those.logs``."""
     errors, own = those.errors, 1 if intercept else 0
     those.sizes[:] = 1.0
     for u in range(stop - start):
         m, place = offsets[start + u + 1] - offsets[start + u], place_of(offsets[start + u] - offsets[start], u)
         around = 0.0
-        if intercept:  # rows and targets are centred by now
+        if intercept:  # rows and targets are already centred
             for j in range(m):
                 around += work.targets[place + j] * work.targets[place + j]
             around *= (m / max(m - 1.0, 1e-6)) ** 2
         errors[2, u] = work.error[u]
         errors[3, u] = around if intercept else math.inf
-        if intercept and not math.isfinite(work.error[u]):  # no slope to fit: the user's own mean
+        if intercept and not math.isfinite(work.error[u]):  # no slope can be fitted: use the user's own mean
             errors[2, u] = around
         least = 1e-300 + 1e-12 * errors[0, u]
         for c in range(_HEADS):
@@ -235,7 +236,7 @@ def _weigh(work, those, offsets, start, stop, belief, k, intercept):
         for c in range(_HEADS):
             numbers = k + own if c == 2 else (own if c == 3 else 0)
             score = belief[c] - numbers * paid - 0.5 * (m - 1.0) * those.logs[c * LANES + u]
-            if m == 1:  # a single row says nothing about how to predict it from others
+            if m == 1:  # a single row cannot be predicted from other rows
                 score = 0.0 if c == 1 else -math.inf
             score = score if math.isfinite(errors[c, u]) or (m == 1 and c == 1) else -math.inf
             those.sizes[c * LANES + u] = score
@@ -248,13 +249,13 @@ def _weigh(work, those, offsets, start, stop, belief, k, intercept):
 
 @_inlined
 def _combine(work, those, mean, prior_root, intercept):
-    """Write the eight users' weighted heads, and their errors; the population's and infinity where nothing else is."""
+    """Write the eight users' weighted heads and errors; without usable heads, the population's head and infinity."""
     k, r, out = mean.size - 1, prior_root.shape[1], those.out
     w0, w1 = load(those.logs, 0), load(those.logs, LANES)
     w2, w3 = load(those.logs, 2 * LANES), load(those.logs, 3 * LANES)
     whole = w0 + w1 + w2 + w3
     w0, w1, w2, w3 = w0 / whole, w1 / whole, w2 / whole, w3 / whole
-    # Not products with a weight of zero: what has none may be infinite.
+    # Heads with weight zero are left out, not multiplied: they may be infinite.
     error = where_usable(w0, w0 * load(those.errors, 0)) + where_usable(w1, w1 * load(those.errors, LANES))
     error = error + where_usable(w2, w2 * load(those.errors, 2 * LANES))
     store(out, (k + 1) * LANES, error + where_usable(w3, w3 * load(those.errors, 3 * LANES)))

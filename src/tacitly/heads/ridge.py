@@ -1,11 +1,11 @@
 """Heads by ridge regression: a small personal linear model on a public basis.
 
-Ridge least squares over a fixed grid of penalties, averaged with weights L^(−m/2) that fall with each penalty's
-leave-one-out error L on the user's own rows: with many clean rows the best penalty takes all, with few rows the average
-is more stable than any choice. Penalties are relative to the mean eigenvalue of the user's own k×k system, so scale
-does not matter. Leave-one-out errors need no refitting: given the system's eigenvectors they are residuals over one
-minus leverage. Where rows barely outnumber directions even leave-one-out cannot detect an exploding fit, so the
-smallest penalties are left out there. The largest one leaves nothing but the intercept.
+Ridge regression over a fixed grid of penalties. The fits are averaged with weights L^(−m/2), where L is a penalty's
+leave-one-out error on the user's own m rows: with many clean rows the best penalty dominates; with few rows the average
+is more stable than choosing one penalty. Penalties are relative to the mean eigenvalue of the user's own k×k system, so
+scale does not matter. Leave-one-out errors need no refitting: given the eigenvectors of the system they are residuals
+divided by one minus leverage. If there are barely more rows than directions, even leave-one-out cannot detect a fit
+that diverges, so the smallest penalties are not used then. The largest penalty leaves nothing but the intercept.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tacitly.heads.ridge_arrays import eigenvectors, ridges_and_errors
 from tacitly.simd.elementary import logarithms, powers_of_two
 from tacitly.simd.lazy_njit import MANY, Elsewhere, few, njit
 
-_LANES = 16  # penalties for which left_out_errors works: at least as many as there are
-_FEW, _SWEEPS = 8, 30  # columns whose eigenvectors are found here, without a call of LAPACK; most sweeps of it
+_LANES = 16  # number of penalties that left_out_errors computes: at least as many as there are
+_FEW, _SWEEPS = 8, 30  # up to so many columns, eigenvectors are found here, not by LAPACK; maximum number of sweeps
 
 
 left_out_errors: Any = Elsewhere("tacitly.heads.left_out", "left_out_errors")
@@ -52,7 +52,7 @@ def fit_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, inter
 
 
 def fit_few_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
-    """Fit heads as :func:`fit_heads` does, by array operations.
+    """Fit heads as :func:`fit_heads` does, with array operations.
 
     >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]); y = 2 * X[:, 0]
     >>> fit_few_heads(X, y, np.array([0, 3]), np.eye(2)[:, :1]).round(6)
@@ -67,7 +67,7 @@ def fit_few_heads(X: Rows, y: Rows, offsets: Offsets, basis: npt.ArrayLike, *, i
 
 
 def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, intercept: bool = False) -> Array:
-    """Fit one user's head in NumPy, as a device does: k weights and the intercept (or 0).
+    """Fit one user's head with NumPy, as a device does: k weights and the intercept (or 0).
 
     >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
     >>> fit_head(X, 2 * X[:, 0], np.eye(2)[:, :1]).round(6)
@@ -80,7 +80,7 @@ def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, interc
 
 
 def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Array, float]:
-    """Return one user's ridge regression, the intercept (or 0) last, and its leave-one-out sum of squared errors."""
+    """Return one user's ridge regression, intercept (or 0) last, and its leave-one-out sum of squared errors."""
     (m, k), mean, level = rows.shape, np.zeros(rows.shape[1]), 0.0
     if intercept and m > 0:
         mean, level = rows.mean(axis=0), float(targets.mean())
@@ -108,7 +108,7 @@ def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Ar
 
 @dataclass(frozen=True)
 class RidgeHeads(HeadWork):
-    """Heads by :func:`fit_heads` on a public basis.
+    """Heads fitted by :func:`fit_heads` on a public basis.
 
     >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
     >>> RidgeHeads(np.eye(2)[:, :1]).own(X, 2 * X[:, 0]).round(6)
@@ -123,12 +123,12 @@ class RidgeHeads(HeadWork):
         check_shape("basis", self.basis, None, None)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Fit all users, compiled if they are many."""
+        """Fit all users, with compiled code if there are many."""
         fit = fit_few_heads if few(len(offsets) - 1, X.shape[1]) else fit_heads
         return fit(X, y, offsets, self.basis, intercept=self.intercept)
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Fit one user, in NumPy."""
+        """Fit one user with NumPy."""
         return fit_head(X, y, self.basis, intercept=self.intercept)
 
     @property
@@ -138,13 +138,13 @@ class RidgeHeads(HeadWork):
 
 
 def _least_penalty(free: int) -> int:
-    """Return the index of the smallest penalty to use; ``free`` is the number of rows beyond the unknowns."""
+    """Return the index of the smallest penalty to use; ``free`` is the number of rows minus the number of unknowns."""
     return LEAST_NONE if free <= 0 else (LEAST_ONE if free == 1 else 0)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def second_moments(rows, targets):  # type: ignore[no-untyped-def]
-    """Return XᵀX and Xᵀy; for few columns faster than a call of BLAS."""
+    """Return XᵀX and Xᵀy; for a few columns this is faster than a BLAS call."""
     m, k = rows.shape
     system, right = np.zeros((k, k)), np.zeros(k)
     for j in range(m):
@@ -161,9 +161,9 @@ def second_moments(rows, targets):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _turned(system, vectors):  # type: ignore[no-untyped-def]
-    """Turn a small symmetric matrix of trace one into its eigenvalues (on the diagonal) and eigenvectors, by Jacobi.
+    """Diagonalise a symmetric matrix of trace one by Jacobi's method: eigenvalues (on the diagonal) and eigenvectors.
 
-    Entries below the rounding errors of the trace are left, and a sweep that finds no others is the last.
+    Entries below the rounding errors of the trace are skipped. The first sweep that skips all entries is the last.
     """
     k = len(system)
     for _ in range(_SWEEPS):
@@ -195,7 +195,7 @@ def _turned(system, vectors):  # type: ignore[no-untyped-def]
 def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-untyped-def]
     """Return the average of one user's ridge fits over the penalties, and its leave-one-out sum of squared errors.
 
-    ``intercept`` means that rows and targets were centred before. The error is infinite if there was nothing to fit.
+    ``intercept`` means that rows and targets were already centred. The error is infinite if there was nothing to fit.
     """
     m, k = rows.shape
     system, right = second_moments(rows, targets)
@@ -243,7 +243,7 @@ def average_ridges(rows, targets, intercept, penalties):  # type: ignore[no-unty
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _weights_of(errors, least, stop, rows):  # type: ignore[no-untyped-def]
-    """Return (best/error)^(rows/2) for penalties from ``least`` to ``stop``, zero for others; one for the best."""
+    """Return (best/error)^(rows/2) for penalties from ``least`` to ``stop``, and zero for others; the best gets one."""
     best = math.inf
     for q in range(least, stop):
         best = min(best, errors[q])
@@ -255,7 +255,7 @@ def _weights_of(errors, least, stop, rows):  # type: ignore[no-untyped-def]
         powers[q] *= rows / 2.0
     powers_of_two(powers, bits, values)
     for q in range(_LANES):
-        # An error that is not a number has no weight.
+        # An error that is NaN gets weight zero.
         values[q] = values[q] if least <= q < stop and errors[q] >= best and errors[q] < math.inf else 0.0
     return values
 

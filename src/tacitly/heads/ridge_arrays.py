@@ -1,6 +1,6 @@
-"""Heads of a few users at once by array operations: what :mod:`tacitly.heads.ridge` defines, without compiled code.
+"""Heads of a few users at once with array operations: as :mod:`tacitly.heads.ridge`, without compiled code.
 
-Rows are changed entry by entry and added up user by user, so a head is a function of its user's rows alone.
+Rows are processed entry by entry and summed user by user, so a head is a function of its user's rows alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIE
 
 
 def ridges_and_errors(rows: Array, targets: Array, offsets: Offsets, *, intercept: bool) -> tuple[Array, Array]:
-    """Return what :func:`~tacitly.heads.ridge.ridge_and_error` does for each user: heads, intercept last; errors."""
+    """Return :func:`~tacitly.heads.ridge.ridge_and_error` for each user: heads with the intercept last, and errors."""
     heads, errors, alone = ridges_beside_means(rows, targets, offsets, intercept=intercept)
     return heads, np.where(np.isfinite(errors), errors, alone) if intercept else errors
 
@@ -23,7 +23,7 @@ def ridges_and_errors(rows: Array, targets: Array, offsets: Offsets, *, intercep
 def ridges_beside_means(
     rows: Array, targets: Array, offsets: Offsets, *, intercept: bool
 ) -> tuple[Array, Array, Array]:
-    """Return heads and their errors, infinite where there is nothing to fit; and errors of users' own means."""
+    """Return heads and their errors, infinite if there is nothing to fit, and the errors of users' own means."""
     counts, k = np.diff(offsets), rows.shape[1]
     present = np.maximum(counts, 1)
     means, levels = np.zeros((len(counts), k)), np.zeros(len(counts))
@@ -58,14 +58,14 @@ def ridges_beside_means(
 
 
 def own_errors(centred: Array, offsets: Offsets) -> Array:
-    """Return the leave-one-out sum of squares of each user's mean, already subtracted; infinite without rows."""
+    """Return the leave-one-out sum of squared errors of each user's mean from centred values; infinite without rows."""
     counts = np.diff(offsets)
     errors = per_user(np.square(centred), offsets) * np.square(counts / np.maximum(counts - 1.0, 1e-6))
     return np.where(counts > 0, errors, np.inf)
 
 
 def inverses(matrices: Array) -> Array:
-    """Return the inverse of each matrix, each computed by itself; NaN for those that are singular."""
+    """Return the inverse of each matrix, computed independently of the others; NaN for singular matrices."""
     try:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
@@ -77,10 +77,10 @@ def inverses(matrices: Array) -> Array:
 
 
 def eigenvectors(matrices: Array) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
-    """Return eigenvalues and eigenvectors of each symmetric matrix, each computed by itself, and where they were found.
+    """Return eigenvalues and eigenvectors of symmetric matrices, each computed independently, and whether they exist.
 
-    With columns of very different sizes LAPACK may find none, and NumPy then raises for all matrices together.
-    Those of the identity stand in for them.
+    If columns have very different sizes, LAPACK may not converge, and NumPy then raises for all matrices together. The
+    identity's eigenvalues and eigenvectors are returned in place of missing ones.
     """
     found = np.ones(len(matrices), dtype=bool)
     try:
@@ -107,7 +107,7 @@ def outer_sums(rows: Array, offsets: Offsets) -> Array:
 
 
 def along(rows: Array, matrices: Array, counts: npt.NDArray[np.int64]) -> Array:
-    """Return each row times the matrix of its user.
+    """Return each row multiplied by its user's matrix.
 
     >>> along(np.array([[1.0], [2.0]]), np.array([[[3.0]], [[5.0]]]), np.array([1, 1])).ravel()
     array([ 3., 10.])
@@ -119,5 +119,5 @@ def along(rows: Array, matrices: Array, counts: npt.NDArray[np.int64]) -> Array:
 
 
 def _least_penalties(free: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the index of each user's smallest penalty to use; ``free`` are the numbers of rows beyond the unknowns."""
+    """Return the index of each user's smallest penalty to use; ``free`` is rows minus unknowns, per user."""
     return np.where(free <= 0, LEAST_NONE, np.where(free == 1, LEAST_ONE, 0))

@@ -1,12 +1,12 @@
-"""The compiled half of :func:`~tacitly.heads.ridge.fit_heads`: eight users at a time.
+"""The compiled part of :func:`~tacitly.heads.ridge.fit_heads`: eight users at a time.
 
-1. Each user's rows are read from memory, once, and projected on the basis; all that follows is about k numbers per row.
-2. The eight k×k systems are turned into eigenvalues and eigenvectors together, one per SIMD lane, by Jacobi's method.
+1. Each user's rows are read from memory once and projected on the basis; later steps use about k numbers per row.
+2. The eight k×k systems are diagonalised together, one per SIMD lane, by Jacobi's method.
 3. Each user's leave-one-out errors are computed for all penalties at once, one penalty per lane.
 4. The weights of all penalties of all eight users are computed together.
 
-Nothing is allocated per user. Lanes do not interact, and a lane that has converged is turned by nothing more, so that a
-head is the same to the last bit whoever is beside its user.
+Nothing is allocated per user. Lanes do not interact, and a lane that has converged does not change any more. So a head
+is the same to the last bit, whichever users are processed beside it.
 """
 
 # Numba kernels are not typed.
@@ -41,16 +41,16 @@ from tacitly.simd.registers import (
     with_sign_of,
 )
 
-_FEW, _SWEEPS = 16, 30  # directions up to which Jacobi's method is faster than LAPACK; its most sweeps
-_NOTHING = 2.0**-112  # squares of entries below the rounding errors of a trace of one
+_FEW, _SWEEPS = 16, 30  # up to so many directions Jacobi's method is faster than LAPACK; maximum number of sweeps
+_NOTHING = 2.0**-112  # squared entries below this are rounding errors of a trace of one
 _AHEAD = 1 << 16  # prefetch distance in bytes
 _COUNT = len(PENALTIES)
-_AT_ONCE = 2 * LANES  # two registers: the first eight penalties; the other four, twice, for two rows at a time
+_AT_ONCE = 2 * LANES  # two registers: the first eight penalties; the other four twice, for two rows at a time
 _BLOCK = LANES * _AT_ONCE
 
 _kernel: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 _inside: Any = njit(**UNCOUNTED)
-_inlined: Any = njit(**UNCOUNTED, forceinline=True)  # calls with many arrays take as long as a row
+_inlined: Any = njit(**UNCOUNTED, forceinline=True)  # a call with many arrays takes as long as the work on a row
 
 
 class Work(NamedTuple):
@@ -78,7 +78,7 @@ class Work(NamedTuple):
 
 
 def padded_penalties() -> Array:
-    """Return the penalties, and the last four again."""
+    """Return the penalties, with the last four repeated."""
     assert _COUNT == LANES + LANES // 2
     out = aligned_zeros(1, _AT_ONCE)[0]
     out[:_COUNT], out[_COUNT:] = PENALTIES, PENALTIES[LANES:]
@@ -86,7 +86,7 @@ def padded_penalties() -> Array:
 
 
 def new_work(k: int, padding: int, offsets: Offsets) -> Work:
-    """Return buffers for any eight users and k directions; so many allocations would take seconds to compile."""
+    """Return buffers for any eight users and k directions. Not compiled: that would take seconds."""
     room, size, one = longest_group(offsets), k + padding, aligned_zeros
     return Work(
         rows=one(size, room),
@@ -114,7 +114,7 @@ def new_work(k: int, padding: int, offsets: Offsets) -> Work:
 def longest_group(offsets: Offsets) -> int:
     """Return the buffer length for the rows of any eight users."""
     edges = np.append(offsets[:-1:LANES], offsets[-1])
-    return int(np.max(np.diff(edges), initial=0)) + 12 * LANES  # and a little for each: see place_of
+    return int(np.max(np.diff(edges), initial=0)) + 12 * LANES  # with some padding per user: see place_of
 
 
 @_kernel
@@ -151,11 +151,11 @@ def level_of(work, u):
 
 @_kernel
 def fit_group(work, offsets, start, stop, penalties, metric, intercept):
-    """Fit up to eight users' ridge regressions to ``work.rows`` and ``work.targets``, centred for an intercept.
+    """Fit the ridge regressions of up to eight users to ``work.rows`` and ``work.targets``, centred for an intercept.
 
-    Penalties are on the weights in the coordinates of ``metric`` (rows times metric), if it is not empty. Weights
-    go to ``work.found`` and leave-one-out sums of squared errors to ``work.error``; zeros and infinity where there is
-    nothing to fit.
+    If ``metric`` is not empty, penalties apply to the weights in its coordinates (rows times metric). Weights are
+    written to ``work.found`` and leave-one-out sums of squared errors to ``work.error``; these are zeros and infinity
+    if there is nothing to fit.
     """
     k = work.found.shape[0]
     for u in range(stop - start):
@@ -176,7 +176,7 @@ def fit_group(work, offsets, start, stop, penalties, metric, intercept):
 
 @_inlined
 def _center(work, place, m, u):
-    """Subtract a user's means from the user's rows and targets, and keep them."""
+    """Subtract a user's means from their rows and targets, and store the means."""
     share = 1.0 / max(m, 1)
     for b in range(work.found.shape[0]):
         mean = total_of(work.rows, b * work.rows.shape[1] + place, m) * share
@@ -191,7 +191,7 @@ def _center(work, place, m, u):
 
 @_inside
 def total_of(values, at, m):
-    """Return the sum of m values from a position on."""
+    """Return the sum of m values, starting at a position."""
     sums = spread(0.0)
     for i in range(0, m, LANES):
         sums = sums + load_first(values, at + i, m - i)
@@ -200,10 +200,10 @@ def total_of(values, at, m):
 
 @_kernel
 def _decompose(work, metric, k, count):
-    """Turn the eight systems into eigenvalues (on the diagonal), eigenvectors and right-hand sides on these.
+    """Diagonalise the eight systems: eigenvalues (on the diagonal), eigenvectors, and right-hand sides in their basis.
 
-    In the coordinates of ``metric``, unless that is empty; eigenvectors are given in those of the rows. ``work.trace``
-    is zero for systems that are not finite, or too small.
+    This works in the coordinates of ``metric``, unless it is empty; eigenvectors are returned in the coordinates of the
+    rows. ``work.trace`` is zero for systems that are not finite or too small.
     """
     K, size, trace = work.systems.shape[1], work.systems.size // LANES, spread(0.0)
     for b in range(k):
@@ -216,7 +216,7 @@ def _decompose(work, metric, k, count):
         trace = trace + load(work.matrix, (b * k + b) * LANES)
     check = trace - spread(LEAST_TRACE)
     for b in range(k):
-        # A number minus itself is zero, or not a number where it is not finite.
+        # x − x is zero, or NaN if x is not finite.
         value = load_every(work.systems, K * K + b, size)
         check = check + (value - value)
     inverse = where_usable(check, spread(1.0) / trace)
@@ -242,7 +242,7 @@ def _decompose(work, metric, k, count):
 
 @_inside
 def _change(matrix, vectors, metric, k):
-    """Write metricᵀ·matrix·metric over the matrix, and the metric over the vectors."""
+    """Write metricᵀ·matrix·metric to the matrix, and the metric to the vectors."""
     for b in range(k):
         for c in range(k):
             value = spread(0.0)
@@ -272,10 +272,10 @@ def _unfinished(matrix, k):
 
 @_inside
 def _sweep(matrix, vectors, k):
-    """Turn every pair of directions once in every lane (matrices of trace one); entries that are nothing are left.
+    """Rotate every pair of directions once in every lane (matrices of trace one); negligible entries are skipped.
 
-    Pairs in the order of a tournament: those of a round have no direction in common, so that the processor works on
-    several at once.
+    Pairs are ordered as in a round-robin tournament: the pairs of one round have no direction in common, so the
+    processor can work on several at once.
     """
     rounds = k - 1 + k % 2
     for i in range(rounds):
@@ -312,7 +312,7 @@ def _turn_pair(matrix, vectors, k, p, q):
 
 @_kernel
 def _decompose_one(work, k, u):
-    """Do the same for one user by LAPACK."""
+    """Diagonalise one user's system with LAPACK."""
     full = np.empty((k, k))
     for b in range(k):
         for c in range(b + 1):
@@ -332,7 +332,7 @@ def _decompose_one(work, k, u):
 
 @_inlined
 def _turn_rows(work, place, m, u):
-    """Write a user's rows on the eigenvectors, and their squares."""
+    """Write a user's rows in coordinates of the eigenvectors, and their squares."""
     k, room = work.found.shape[0], work.rows.shape[1]
     for i in range(place, place + m, LANES):
         for c in range(k):
@@ -345,7 +345,7 @@ def _turn_rows(work, place, m, u):
 
 @_inlined
 def _shrink(work, penalties, u):
-    """Write reciprocals of eigenvalue plus penalty, and the fits' weights on the eigenvectors, for all penalties."""
+    """Write 1/(eigenvalue + penalty) and the fits' weights in coordinates of the eigenvectors, for all penalties."""
     k, trace = work.found.shape[0], work.trace[u]
     for b in range(k):
         value, right = spread(max(work.matrix[b * k + b, u], 0.0) * trace), spread(work.right[b, u])
@@ -359,8 +359,8 @@ def _shrink(work, penalties, u):
 def _left_out(work, place, m, free, u):
     """Write sums of squared leave-one-out errors of all penalties: residuals over one minus leverage.
 
-    ``free`` is what an intercept leaves of one. Two rows at a time, in three registers: eight penalties of the one, the
-    same of the other, and the last four penalties of both.
+    ``free`` is 1 minus the leverage that an intercept adds to each row. Two rows are processed at a time, in three
+    registers: the first eight penalties of each row, and the last four penalties of both.
     """
     k, room, end = work.found.shape[0], work.turned.shape[1], place + m - m % 2
     sums, last = spread(0.0), spread(0.0)
@@ -398,7 +398,7 @@ def _left_out(work, place, m, free, u):
 
 @_inlined
 def _weigh(work, offsets, start, stop, unknowns):
-    """Write (best/error)^(rows/2) for the penalties in use, zero for others, one for the best."""
+    """Write (best/error)^(rows/2) for the penalties in use, zero for others; the best gets one."""
     errors, weights = work.errors, work.weights
     weights[:] = 1.0
     for u in range(stop - start):
@@ -419,7 +419,7 @@ def _weigh(work, offsets, start, stop, unknowns):
             store(work.logs, q, load(work.logs, q) * half)
     powers_of_two(work.logs, work.bits, weights)
     for q in range((stop - start) * _AT_ONCE):
-        # An error that is not a number has no weight.
+        # An error that is NaN gets weight zero.
         weights[q] = weights[q] if errors[q] < math.inf else 0.0
 
 
@@ -433,7 +433,7 @@ def _average(work, count):
         whole = total(w0 + w1)
         usable = work.trace[u] > 0.0 and whole > 0.0
         share = 1.0 / whole if usable else 0.0
-        # Not products with a weight of zero: what has none may be infinite.
+        # Fits with weight zero are left out, not multiplied: they may be infinite.
         error = where_usable(w0, w0 * load(work.errors, at)) + where_usable(w1, w1 * load(work.errors, at + LANES))
         work.error[u] = total(error) * share if usable else math.inf
         for c in range(k):

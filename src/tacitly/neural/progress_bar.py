@@ -1,4 +1,4 @@
-"""A progress bar for fits: releases done, and ε spent so far."""
+"""A progress bar for fits: finished releases, and ε spent so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacitly.privacy.accounting import compose
 def progress(model: Centaur) -> Iterator[Callable[[str], None]]:
     """Show a bar while ``model`` is fitted: ``with progress(model) as report: model.fit(…, on_release=report)``.
 
-    ε is that of the releases so far; under sampling, where composing takes seconds, it is shown at the end only.
+    ε is that of the releases so far; under sampling, where composing takes seconds, it is shown only at the end.
 
     >>> import torch; from tacitly.neural import mlp
     >>> with progress(Centaur(*mlp(3, (2,), 2), epsilon=1.0, rounds=2)) as report:

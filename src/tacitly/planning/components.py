@@ -1,10 +1,10 @@
-"""Made-up users whose rows have no target: what they share is a few components.
+"""Synthetic users whose rows have no target: they share a few principal components.
 
     x = √(1 − noise) · scores · components + √noise · e
 
-Features have variance one; ``noise`` is the share outside the shared components, of which there are ``directions``.
-The error of a fit is the part of the variance of fresh rows that its components leave over; alone, a user has the
-components of their own rows.
+Features have variance one; ``noise`` is the share of variance outside the shared components, whose number is
+``directions``. The error of a fit is the share of the variance of new rows that its components do not explain. Alone, a
+user has only the components of their own rows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tacitly.planning.shape import Shape
 
 @dataclass(frozen=True)
 class Components:
-    """Users made up from a shape without a target."""
+    """Synthetic users of a shape without a target."""
 
     shape: Shape
 
     def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
-        """Make up that many users."""
+        """Draw that many synthetic users."""
         shape, size = self.shape, self.shape.directions or 1
         low, high = shape.row_range
         counts, fresh = rng.integers(low, high + 1, size=n_users), np.full(n_users, FRESH)
@@ -47,7 +47,7 @@ class Components:
         return made_up((X, np.zeros(len(X)), counts), (Z, none, fresh), none, None)
 
     def others(self, drawn: MadeUp) -> dict[str, float]:
-        """Return the errors of users' own components, and of those of all rows without privacy."""
+        """Return the errors of users' own components, and of the components of all rows without privacy."""
         size = self.shape.directions or 1
         left = 0.0
         for i in range(drawn.train.n_users):
@@ -57,7 +57,7 @@ class Components:
         return {LOCAL: alone, SINGLE: _left_over(drawn.test.X, _top(drawn.train.X, size))}
 
     def error(self, model: Any, drawn: MadeUp) -> float:
-        """Return the part of the variance of fresh rows that a fitted model's components leave over."""
+        """Return the share of the variance of new rows that a fitted model's components do not explain."""
         return _left_over(drawn.test.X, model.components_)
 
 

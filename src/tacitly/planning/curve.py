@@ -4,18 +4,19 @@
 
     share = (alone − method at ε) / (alone − possible)
 
-``alone`` is the better of users' own means and their own regressions: what everybody has without sharing anything.
-(One model for all does not count: it needs everybody's rows.) ``possible`` is the best method without privacy, the
-same for all methods, so that shares compare them. 0 % says that sharing gained nothing, 100 % that privacy cost
-nothing. A fit that is worse than what users have alone counts as 0 %: they are then better off alone, and can be.
+``alone`` is the better of users' own means and their own regressions, which need no sharing. (One model for all does
+not count, because it needs the rows of all users.) ``possible`` is the best method without privacy, the same for all
+methods, so that their shares can be compared. 0 % means that sharing gained nothing, 100 % that privacy cost nothing. A
+fit that is worse than what users have alone counts as 0 %, because users can then use their own model.
 
-Over repetitions the share is a ratio of means: of what fits gained, by what was possible. (A mean of ratios would be
-ruled by repetitions in which hardly anything was possible.) Near the ε at which a method starts to work the share
-varies most: many fits gain nothing and some gain half of what is possible, so a mean below a half needs many fits.
+Over repetitions the share is a ratio of means: mean gain of the fits, divided by mean possible gain. (A mean of ratios
+would be dominated by repetitions in which almost no gain was possible.) Near the ε at which a method starts to work the
+share varies most: many fits gain nothing and some gain half of what is possible, so a mean below a half needs many
+fits.
 
-Less noise never hurts on average, so means are made monotone (isotonic regression), and interpolated
-in log(n·μ) between simulated points. Outside of them the error that noise adds is taken to follow its variance,
-1/(n·μ)²: less beyond the last point, more before the first one, until nothing is left.
+Less noise never hurts on average, so the means are made monotone (isotonic regression), and interpolated in log(n·μ)
+between simulated points. Outside of them, the error that noise adds is assumed to be proportional to its variance,
+1/(n·μ)²: it decreases beyond the last point, and increases before the first one until no gain is left.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ import numpy as np
 from tacitly.arrays import Array
 
 NOTHING = 0.005
-"""A mean share below this one is nothing, and so is that of more noise."""
+"""A mean share below this counts as zero, and so do shares at higher noise."""
 
-_STEP = 0.2  # a difference of shares between neighbours beyond which a point is added between them
-_CLOSE = 1.35  # but not between noise levels closer than this
+_STEP = 0.2  # a point is added between neighbours if their shares differ by more than this
+_CLOSE = 1.35  # no point is added between noise levels whose ratio is below this
 
 
 @dataclass(frozen=True)
 class Point:
-    """The share at a noise level: the mean, and the smallest and the largest of the repetitions."""
+    """The share at a noise level: the mean, smallest and largest over the repetitions."""
 
     mean: float
     low: float
@@ -61,7 +62,7 @@ class Curve:
     limit: float
 
     def at(self, level: float) -> tuple[float, float, float]:
-        """Return the share at a noise level: the mean, and the smallest and largest of the repetitions."""
+        """Return the share at a noise level: the mean, smallest and largest over the repetitions."""
         means = np.array([point.mean for point in self.points])
         low = np.array([point.low for point in self.points]) - means
         high = np.array([point.high for point in self.points]) - means
@@ -73,7 +74,7 @@ class Curve:
         return share, max(share + below, 0.0), share + above
 
     def needed(self, share: float) -> float | None:
-        """Return the smallest noise level n·μ that gives a share; None where no number of users does."""
+        """Return the smallest noise level n·μ that gives a share; None if no number of users reaches it."""
         low, high = float(self.levels[0]), float(self.levels[-1])
         if share > max(self.limit, self.at(high)[0]):
             return None
@@ -99,9 +100,9 @@ class Curve:
 
 
 def simulated(point: Callable[[float], Point], levels: list[float], limit: float, goal: float) -> Curve:
-    """Simulate at these levels, then between neighbours that differ, and above until the goal is reached.
+    """Simulate at these levels, then between neighbours that differ, and at higher levels until the goal is reached.
 
-    From the least noise to the most: below a level that gives nothing there is nothing, and nothing is simulated.
+    The order is from the least noise to the most: below a level without gain there is no gain, so nothing is simulated.
     """
     known: dict[float, Point] = {}
     for level in sorted(set(levels), reverse=True):
@@ -124,7 +125,7 @@ def simulated(point: Callable[[float], Point], levels: list[float], limit: float
 
 
 def increasing(values: Array) -> Array:
-    """Return the nearest increasing sequence in squares: neighbours in the wrong order are averaged.
+    """Return the nearest increasing sequence in least squares: neighbours in the wrong order are averaged.
 
     >>> increasing(np.array([0.0, 0.5, 0.3, 0.9])).tolist()
     [0.0, 0.4, 0.4, 0.9]

@@ -1,7 +1,7 @@
-"""Made-up users of a described shape: rows to learn from, and fresh rows of the same users to predict.
+"""Synthetic users of a described shape: rows to learn from, and new rows of the same users to predict.
 
-Numbers to predict carry no noise in fresh rows. Noise adds the same variance to every error there is, so differences
-of squared errors do not change, and fewer rows tell them apart; likewise for classes and counts
+Numeric targets of new rows have no noise. Noise adds the same variance to every error, so differences of squared errors
+do not change, and fewer rows are needed to compare methods; likewise for classes and counts
 (:mod:`tacitly.planning.targets`).
 """
 
@@ -27,50 +27,50 @@ Counts = npt.NDArray[np.int64]
 """Numbers of rows, one per user."""
 
 FRESH = 4
-"""Fresh rows per user, on which predictions are scored."""
+"""New rows per user, on which predictions are scored."""
 
-_LIKELY = 8  # levels of a text column whose levels nobody declared
+_LIKELY = 8  # assumed number of levels of a text column without declared levels
 
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Users who do not exist: their rows, and fresh rows with what is true of their targets."""
+    """Synthetic users: their rows, and new rows with the true expectations of their targets."""
 
     train: Cohort
     test: Cohort
-    truth: Array  # expected targets of fresh rows, or a probability for each class
+    truth: Array  # expected targets of new rows, or a probability for each class
 
 
 class Population(Protocol):
-    """Where made-up users come from, and how models of them are scored."""
+    """A source of synthetic users, and scores for models of them."""
 
     @property
     def shape(self) -> Shape:
-        """The public numbers."""
+        """The public numbers that describe the users."""
 
     def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
-        """Make up that many users."""
+        """Draw that many synthetic users."""
 
     def others(self, drawn: MadeUp) -> dict[str, float]:
-        """Return the errors of what users have alone, and of one model for all."""
+        """Return the errors of users' own models, and of one model for all."""
 
     def error(self, model: Any, drawn: MadeUp) -> float:
-        """Return the error of a fitted model on fresh rows."""
+        """Return the error of a fitted model on new rows."""
 
 
 class WithTarget:
-    """Scores of populations with a target: the errors that ``tacitly fit`` prints, on fresh rows."""
+    """Scores of populations with a target: the errors that ``tacitly fit`` prints, on new rows."""
 
     shape: Shape
 
     @property
     def noise(self) -> float:
-        """Variance of the noise of a number to predict."""
+        """Variance of the noise of a numeric target."""
         raise NotImplementedError
 
     @property
     def loss(self) -> Loss:
-        """What targets mean."""
+        """The loss of the targets."""
         return loss_of(self.shape)
 
     def others(self, drawn: MadeUp) -> dict[str, float]:
@@ -79,7 +79,7 @@ class WithTarget:
         return {name: self._error(drawn, values) for name, values in predicted.items()}
 
     def error(self, model: Any, drawn: MadeUp) -> float:
-        """Return the error of a fitted model on fresh rows."""
+        """Return the error of a fitted model on new rows."""
         owner = np.repeat(drawn.test.users, np.diff(drawn.test.offsets))
         return self._error(drawn, model.predict(drawn.test.X, owner))
 
@@ -94,7 +94,7 @@ class WithTarget:
 
 @dataclass(frozen=True)
 class Described(WithTarget):
-    """Users made up from a :class:`~tacitly.planning.shape.Shape` alone, or with columns as a schema declares them."""
+    """Users drawn from a :class:`~tacitly.planning.shape.Shape`, optionally with columns as declared by a schema."""
 
     shape: Shape
     schema: Schema | None = None
@@ -105,7 +105,7 @@ class Described(WithTarget):
         return self.shape.noise
 
     def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
-        """Make up that many users."""
+        """Draw that many synthetic users."""
         shape = self.shape
         low, high = shape.row_range
         counts = rng.integers(low, high + 1, size=n_users)
@@ -134,12 +134,12 @@ class Described(WithTarget):
         return made_up((X, y, counts), (fresh, later, np.full(n_users, FRESH)), truth, self.schema)
 
     def _scorer(self, n_users: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return everybody's weights and levels, of one score."""
+        """Return the weights and levels of all users, for one score."""
         common, personal = self._weights(n_users, rng)
         return common + personal, np.sqrt(self.shape.levels) * rng.standard_normal(n_users)
 
     def _weights(self, n_users: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return the common weights and everybody's deviations from them, in units of the features' deviations."""
+        """Return the common weights and all users' deviations from them, for features of variance one."""
         shape = self.shape
         common = rng.standard_normal(shape.features)
         common *= np.sqrt(max(shape.common, 0.0)) / np.linalg.norm(common)
@@ -149,11 +149,11 @@ class Described(WithTarget):
 
 
 Grouped = tuple[Array, Array, Counts]
-"""Rows of users in order, their targets, and how many rows each user has."""
+"""Rows of users in order, their targets, and the number of rows of each user."""
 
 
 def made_up(rows: Grouped, fresh: Grouped, truth: Array, schema: Schema | None) -> MadeUp:
-    """Put together rows to learn from and fresh rows."""
+    """Combine rows to learn from and new rows."""
     names = tuple(f"x{j}" for j in range(rows[0].shape[1])) if schema is None else schema.feature_names
 
     def cohort(X: Array, y: Array, number: Counts) -> Cohort:
@@ -166,7 +166,7 @@ def made_up(rows: Grouped, fresh: Grouped, truth: Array, schema: Schema | None) 
 def encoded(columns: Sequence[Column], latent: Array) -> Array:
     """Return columns as a model sees them, from one standard normal number per row and column of the table.
 
-    Ranges are taken to be generous (six standard deviations wide), levels and yes/no to be equally frequent.
+    Ranges are assumed to be generous (six standard deviations wide), levels and yes/no values to be equally frequent.
     """
     parts = []
     for column, values in zip(columns, latent.T, strict=True):
@@ -181,7 +181,7 @@ def encoded(columns: Sequence[Column], latent: Array) -> Array:
 
 
 def _levels(column: Column, values: Array) -> Array:
-    """Cut one number per row into levels, and mark each row's own."""
+    """Cut one number per row into levels, and return indicators of each row's level."""
     number = len(column.levels) if column.kind == "category" else min(_LIKELY, column.buckets)
     cuts = np.quantile(values, np.arange(1, number) / number)
     codes = np.searchsorted(cuts, values)

@@ -1,4 +1,4 @@
-"""Plan: simulate every method that fits a shape, and put together what to expect."""
+"""Plan: simulate every method that fits a shape, and summarise what to expect."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from tacitly.privacy.guarantee import Adjacency, GaussianEvent, check_target
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Numbers of users that lines are about, as multiples of the one asked for."""
+"""Numbers of users that are reported, as multiples of the number asked for."""
 
 CERTAIN, LIKELY, CLOSE = 0.06, 0.5, 0.2
 FOR_NOTHING, MOST_BLOCKS = 8, 16
-"""A mean share is believed if it is above LIKELY by two standard errors, and these are below CERTAIN. A smaller one is
-believed if its standard error is below CLOSE of itself, or if FOR_NOTHING blocks of repetitions gave nothing at all."""
+"""A mean share above LIKELY by two standard errors is accepted if its standard error is below CERTAIN. A smaller share
+is accepted if its standard error is below CLOSE times the share, or if FOR_NOTHING blocks of repetitions gave nothing.
+"""
 
 
 def plan(
@@ -63,42 +64,42 @@ def plan(
     random_state: int = 0,
     on_step: OnStep | None = None,
 ) -> Plan:
-    """Say what an ε and a number of users will buy, before anybody's data are touched.
+    """Predict what an ε and a number of users achieve, before any private data are read.
 
-    Users are made up from public numbers and every method that fits is fitted to them, with the noise that its own plan
-    would add. No private cell is read: give a description, a public schema, or a sample that is public.
+    Synthetic users are drawn from public numbers, and every suitable method is fitted to them, with the noise that its
+    own plan would add. No private cell is read: give a description, a public schema, or a public sample.
 
     Parameters
     ----------
     users
         Number of users.
     rows, features, noise, levels, slopes, directions, between
-        The rest of the shape, see :class:`~tacitly.planning.shape.Shape`: rows per user, numeric columns, and where the
-        target's variance comes from. What is not given has a usual value, or comes from the schema or the sample.
+        The rest of the shape, see :class:`~tacitly.planning.shape.Shape`: rows per user, numeric columns, and shares of
+        the target's variance. Values that are not given come from the schema or the sample, or are typical values.
     target
-        False for rows without a target, whose shared components are to be found (``tacitly svd``); then ``noise`` is
-        the share of variance outside them, and ``directions`` their number.
+        False for rows without a target, whose shared components are estimated (``tacitly svd``); then ``noise`` is
+        the share of variance outside of them, and ``directions`` their number.
     loss, classes, mean_count
         ``"squared"`` for a number to predict, ``"logistic"`` for a class (``classes`` is their number, or the labels of
         a sample), ``"poisson"`` for a count (``mean_count`` is the mean of counts). Shares of variance are then those
-        of the latent number behind it, see :mod:`tacitly.planning.targets`.
+        of the latent number that determines it, see :mod:`tacitly.planning.targets`.
     schema
-        What is public about the columns, as for :class:`~tacitly.MixedEffects`; it also says how many there are.
+        Public facts about the columns, as for :class:`~tacitly.MixedEffects`; it also determines their number.
     sample
-        Users who are public (or made up by somebody who knows): a :class:`~tacitly.Cohort` or (X, y, users). Rows are
-        drawn from it, and where the variance comes from is estimated on it.
+        Public (or synthetic) users: a :class:`~tacitly.Cohort` or (X, y, users). Features are drawn from it, and the
+        shares of variance are estimated on it.
     epsilons, delta, adjacency
-        The promises to look at.
+        The guarantees to simulate.
     methods
-        Names of methods (those of ``tacitly fit --method``); None for all that fit.
+        Names of methods (those of ``tacitly fit --method``); None for all suitable methods.
     goal
-        The share of what is possible that "enough users" means.
+        The share of what is possible that counts as "enough users".
     repeats
-        How often everything is simulated.
+        Number of repetitions of the simulation.
     random_state
-        Seeds the simulation: the same numbers give the same plan.
+        Seed of the simulation: the same seed gives the same plan.
     on_step
-        Called with a few words after every fit (for progress bars).
+        Called with a short text after every fit (for progress bars).
 
     Examples
     --------
@@ -154,7 +155,7 @@ def _planned(
     error, possible = float(others[nearest].mean()), float(without[best])
 
     def gained(name: str, level: float, block: int) -> tuple[Array, Array]:
-        """Return what a block's fits gained, and what was possible."""
+        """Return the gains of a block's fits, and the possible gains."""
         alone = simulation.others(block)[nearest]
         most = alone - simulation.errors(REGISTRY[best], fitting[best], math.inf, block)
         errors = simulation.errors(REGISTRY[name], fitting[name], level, block)
@@ -165,7 +166,7 @@ def _planned(
         while math.isfinite(level) and not _believed(had, most, simulation.repeats):
             more = gained(name, level, len(had) // simulation.repeats)
             had, most = np.append(had, more[0]), np.append(most, more[1])
-        # Noise may do a fit to few made-up users good; nobody is promised more than everything.
+        # By chance, noise can improve a fit to few synthetic users; shares are limited to 1.
         mean, low, high = float(had.mean() / most.mean()), float((had / most).min()), float((had / most).max())
         return Point(min(mean, 1.0), min(low, 1.0), min(high, 1.0))
 
@@ -221,9 +222,7 @@ def _population(
     """Return where made-up users come from, and in one word why."""
     if sample is not None:
         if known or schema is not None:
-            raise ValueError(
-                f"a sample says what the shape is. Give no {' and no '.join(known or ['schema'])} with it."
-            )
+            raise ValueError(f"a sample determines the shape. Give no {' and no '.join(known or ['schema'])} with it.")
         cohort = sample if isinstance(sample, Cohort) else read_cohort(*sample)
         if loss.name == "squared":
             return Sampled.of(cohort, users, random_state), "sample"
@@ -241,7 +240,7 @@ def _population(
 
 
 def _loss(name: str, classes: int | Sequence[Any] | None) -> Loss:
-    """Return what the target is; classes are labels, or their number."""
+    """Return the loss of the target; classes are labels, or their number."""
     if name not in ("squared", "logistic", "poisson"):
         raise ValueError(f"loss must be 'squared', 'logistic' or 'poisson'. Found {name!r}.")
     if classes is not None and name != "logistic":
@@ -252,7 +251,7 @@ def _loss(name: str, classes: int | Sequence[Any] | None) -> Loss:
 def _components(users: int, known: Mapping[str, Any], schema: Any, sample: Any) -> tuple[Population, str]:
     """Return users without a target."""
     if schema is not None or sample is not None or {"levels", "slopes"} & set(known):
-        raise ValueError("rows without a target are described by rows, features, noise, directions and between alone.")
+        raise ValueError("rows without a target are described by rows, features, noise, directions and between only.")
     _check_sizes(known)
     usual = {"directions": min(2, int(known["features"]))}
     return Components(Shape(users=users, levels=0.0, slopes=0.0, target=False, **{**usual, **known})), "described"
@@ -268,7 +267,7 @@ def _check_sizes(known: Mapping[str, Any]) -> None:
 
 
 def _fitting(shape: Shape, methods: Iterable[str] | None) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-    """Return the methods that fit with the parameters to simulate, and those that do not with the reason."""
+    """Return suitable methods with the parameters to simulate, and the other methods with the reason."""
     asked = None if methods is None else list(methods)
     for name in asked or ():
         if name not in REGISTRY:
@@ -289,9 +288,10 @@ def _fitting(shape: Shape, methods: Iterable[str] | None) -> tuple[dict[str, Map
 
 
 def _recommended(lines: Sequence[Line], users: int, goal: float) -> str:
-    """Return the method with the largest share where it matters: at the smallest ε with which one reaches the goal.
+    """Return the method with the largest share at the smallest ε for which some method reaches the goal.
 
-    A default method (:attr:`Method.default`) is preferred to one that is hardly better: it takes tables as they come.
+    A default method (:attr:`Method.default`) is preferred if another is only slightly better, because it accepts any
+    table.
     """
     asked = [line for line in lines if line.users == users]
     enough = min((line.epsilon for line in asked if line.share >= goal), default=max(line.epsilon for line in asked))
@@ -305,21 +305,21 @@ def _needed(simulation: Simulation, curve: Curve, epsilon: float, goal: float) -
     level = curve.needed(goal)
     if level is None:
         return None
-    # Far fewer users than were made up are another matter: their sampling was not simulated.
+    # Far fewer users than were simulated cannot be predicted, because the sampling of so few users was not simulated.
     return _rounded_up(max(level / simulation.level(epsilon, 1), simulation.n_users / 4.0))
 
 
 def _split(simulation: Simulation, method: str) -> dict[str, float]:
-    """Return which part of μ² each kind of release takes, by the certificate of a simulated run."""
+    """Return the share of μ² that each kind of release takes, from the certificate of a simulated run."""
     runs = [c for (name, level), c in simulation.certificates.items() if name == method and math.isfinite(level)]
     return split_of(runs[0])
 
 
 def split_of(certificate: Certificate) -> dict[str, float]:
-    """Return which part of the budget (of μ²) each kind of release takes; numbers at the end of names are dropped."""
+    """Return the share of the budget (of μ²) of each kind of release; numbers at the end of names are dropped."""
     found: dict[str, float] = {}
     for release in certificate.releases:
-        if isinstance(release.event, GaussianEvent):  # a choice has an ε of its own, not a part of μ²
+        if isinstance(release.event, GaussianEvent):  # a selection has its own ε and no share of μ²
             moved = release.event.sensitivity.under(certificate.adjacency)
             name = re.sub(r"[\s\d.]+$", "", release.name)
             found[name] = found.get(name, 0.0) + (moved / release.event.sigma) ** 2

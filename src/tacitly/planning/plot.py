@@ -1,4 +1,4 @@
-"""Pictures of a plan: shares against ε for every method, and against the number of users for every ε."""
+"""Plots of a plan: shares against ε for every method, and against the number of users for every ε."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def drawn(plan: Plan, path: str | Path | None = None) -> Any:
-    """Draw a plan; save it where a path is given, by its ending as PNG, SVG or PDF. Return Matplotlib's figure."""
+    """Draw a plan; if a path is given, save it as PNG, SVG or PDF by its extension. Return Matplotlib's figure."""
     import matplotlib.ticker as ticks
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""What a plan says: shares of the possible gain by method, ε and number of users, as data and in words."""
+"""The result of a plan: shares of the possible gain by method, ε and number of users, as data and in words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from tacitly.planning.shape import Shape
 
 NOTHING = 0.02
-"""A share below this one is called nothing."""
+"""Shares below this are called nothing."""
 
 EQUAL = 0.02
-"""Shares that differ by less are called equal: so much is the chance of a simulation."""
+"""Shares that differ by less are treated as equal: simulations differ that much by chance."""
 
-_LITTLE = 0.01  # a possible gain below this part of the error that users have alone is no reason to share
+_LITTLE = 0.01  # if the possible gain is below this share of the error of users alone, sharing is not worthwhile
 
 _MEASURES = {
     "squared": ("squared errors", "own means and their own regressions"),
@@ -26,7 +26,7 @@ _UNITS = {"squared": " of the variance", "logistic": "", "poisson": ""}
 
 
 def definition(loss: str) -> str:
-    """Return what a share is, for a target of this kind."""
+    """Return the definition of a share, for a target of this kind."""
     errors, alone = _MEASURES[loss]
     return (
         f"Share of what is possible: (alone - method at ε) / (alone - best method without privacy), in {errors} on "
@@ -54,22 +54,22 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to expect, before anybody's data are touched. Everything in it was simulated on made-up users.
+    """The result of a plan. Everything in it was simulated on synthetic users.
 
     Attributes
     ----------
-    shape : the public numbers the users were made up from
-    source : "described", "schema" or "sample": where those numbers and the columns come from
-    delta, adjacency, goal : of the promise; the share of what is possible that ``needed`` is about
+    shape : the public numbers that synthetic users were drawn from
+    source : "described", "schema" or "sample": the source of these numbers and of the columns
+    delta, adjacency, goal : of the guarantee; the share of what is possible that ``needed`` refers to
     lines : shares and errors, one :class:`Line` per method, ε and number of users
     needed : for each method and ε, the smallest number of users that reaches the goal, but at least a quarter of
         ``simulated_users``; None where no number does
     alone, pooled, possible : errors of users alone, of one model for all, of the best method without privacy
-    recommended : the method with the largest share at the smallest ε where one reaches the goal, or the default
-        method where it has that share, give or take ``EQUAL``; None where there is nothing to gain
-    splits : for each method, what part of the budget (of μ²) each of its releases takes
-    left_out : methods that do not fit the shape, and why
-    simulated_users, repeats : how many users were made up, and how often
+    recommended : the method with the largest share at the smallest ε for which one reaches the goal, or the default
+        method if its share differs from that by less than ``EQUAL``; None if there is nothing to gain
+    splits : for each method, the share of the budget (of μ²) of each of its releases
+    left_out : methods that do not fit the shape, and the reasons
+    simulated_users, repeats : number of synthetic users, and of repetitions
     """
 
     shape: Shape
@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def user_numbers(self) -> tuple[int, ...]:
-        """The numbers of users the lines are about."""
+        """The numbers of users of the lines."""
         return tuple(sorted({line.users for line in self.lines}))
 
     def table(self) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ class Plan:
         return [asdict(line) for line in self.lines]
 
     def line(self, epsilon: float, *, users: int | None = None, method: str | None = None) -> Line:
-        """Return one line; by default of the recommended method and the number of users that was asked for."""
+        """Return one line; by default for the recommended method and the number of users that was asked for."""
         wanted = method or self.recommended or self.methods[0], users or self.shape.users
         for line in self.lines:
             if (line.method, line.users) == wanted and math.isclose(line.epsilon, epsilon):
@@ -172,7 +172,7 @@ class Plan:
 
 
 def gains(alone: float, possible: float) -> bool:
-    """Whether the best method without privacy is better than what users have alone, by more than a hundredth."""
+    """Whether the best method without privacy is better than users alone by more than one per cent."""
     return possible < alone * (1.0 - _LITTLE)
 
 

@@ -1,15 +1,15 @@
-"""Made-up users from a public sample: its rows of features, with new targets.
+"""Synthetic users drawn from a public sample: its rows of features, with new targets.
 
-Features are what they are in the sample: skewed, correlated, constant within users. A made-up user has the features of
-one of its users, drawn at random, a fifth of the rows held out to be predicted. Targets are new, or methods would learn
-the few people of the sample by heart. They follow the model of :mod:`~tacitly.planning.shape`,
+Features are those of the sample: skewed, correlated, constant within users. A synthetic user has the features of one
+user of the sample, drawn at random; a fifth of the rows is held out for prediction. Targets are new, because methods
+could otherwise memorise the few people of the sample. They follow the model of :mod:`~tacitly.planning.shape`,
 
     y = m + x·w̄ + lᵢ + x·dᵢ + e,    w̄ ~ N(0, c² I),  lᵢ ~ N(0, l²),  dᵢ ~ N(0, t² I),  e ~ N(0, s²)
 
-in units of the features' standard deviations. The four variances are estimated by maximum likelihood, w̄ integrated
-out: four numbers are what a hundred users can tell. w̄ is drawn from its distribution given the sample. Noise is what
-the model leaves over of each row, scaled to variance s², with a random sign (a wild bootstrap): some people vary more
-than others, and some rows are far off.
+in units of the features' standard deviations. The four variances are estimated by maximum likelihood, with w̄
+integrated out: a hundred users are enough to estimate four numbers. w̄ is drawn from its distribution given the sample.
+The noise of a row is the residual of a row of the sample, scaled to variance s², with a random sign (a wild bootstrap).
+So some people vary more than others, and some rows are outliers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tacitly.data.validation import DataError
 from tacitly.planning.made_up import Counts, MadeUp, WithTarget, made_up
 from tacitly.planning.shape import Shape
 
-_MOST_USERS, _MOST_ROWS = 300, 40  # that the variances are estimated from
-_FLAT = 1e-6  # prior precision of the level of all
+_MOST_USERS, _MOST_ROWS = 300, 40  # maximum numbers for estimating the variances
+_FLAT = 1e-6  # prior precision of the common level
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Variances:
 
 @dataclass(frozen=True)
 class Sampled(WithTarget):
-    """Users made up from the features of a public sample."""
+    """Users drawn from the features of a public sample."""
 
     shape: Shape
     cohort: Cohort
     variances: Variances
-    mean: Array  # of the common weights given the sample, the level first
-    root: Array  # of their covariance
-    residuals: Array  # of the rows of the cohort, with the variance of the noise
+    mean: Array  # mean of the common weights given the sample, the level first
+    root: Array  # root of their covariance
+    residuals: Array  # of the cohort's rows, scaled to the variance of the noise
 
     @classmethod
     def of(cls, cohort: Cohort, users: int, random_state: int = 0) -> Sampled:
-        """Read a public sample: ``cohort`` has targets, and users with two or more rows."""
+        """Make a population from a public sample: ``cohort`` has targets, and users with two or more rows."""
         kept = with_several_rows(cohort, random_state)
         X, y, present = _padded(kept, *_units(kept))
         found = estimated(X, y, present)
@@ -78,7 +78,7 @@ class Sampled(WithTarget):
         return self.variances.noise
 
     def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
-        """Make up that many users."""
+        """Draw that many synthetic users."""
         chosen, owner, counts = resampled(self.cohort, n_users, rng)
         X = self.cohort.X[chosen]
         signal = self._signal(X, owner, n_users, rng)
@@ -98,7 +98,7 @@ class Sampled(WithTarget):
 
 
 def resampled(cohort: Cohort, n_users: int, rng: np.random.Generator) -> tuple[Counts, Counts, Counts]:
-    """Draw users with replacement; return the positions of their rows, whose they are, and how many each has."""
+    """Draw users with replacement; return positions of their rows, the user of each row, and numbers of rows."""
     chosen = rng.integers(cohort.n_users, size=n_users)
     counts = np.diff(cohort.offsets)[chosen]
     owner = np.repeat(np.arange(n_users, dtype=np.int64), counts)
@@ -121,7 +121,7 @@ def usual_rows(cohort: Cohort) -> int:
 
 
 def held_out(owner: Counts, counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
-    """Return the positions of a fifth of everybody's rows, at least one, and of the others, both by user."""
+    """Return the positions of a fifth of each user's rows, at least one, and of the other rows, both by user."""
     order = np.lexsort((rng.random(len(owner)), owner))
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     held = np.arange(len(owner)) - first[owner] < np.maximum(counts // 5, 1)[owner]
@@ -129,7 +129,7 @@ def held_out(owner: Counts, counts: Counts, rng: np.random.Generator) -> tuple[C
 
 
 def with_several_rows(cohort: Cohort, random_state: int) -> Cohort:
-    """Return at most 300 users of a sample who have two rows or more; raise where there are fewer than ten."""
+    """Return at most 300 users of a sample with two or more rows; raise if there are fewer than ten."""
     several = np.flatnonzero(np.diff(cohort.offsets) >= 2)
     if cohort.y is None or len(several) < 10:
         raise DataError(
@@ -141,7 +141,7 @@ def with_several_rows(cohort: Cohort, random_state: int) -> Cohort:
 
 
 def estimated(X: Array, y: Array, present: Array) -> Variances:
-    """Return the variances with the largest likelihood of the targets, common weights integrated out."""
+    """Return the variances that maximise the likelihood of the targets, with common weights integrated out."""
     from scipy.optimize import minimize
 
     size = X.shape[2] - 1
@@ -162,12 +162,12 @@ def estimated(X: Array, y: Array, present: Array) -> Variances:
 
 
 def _normal(X: Array, y: Array, present: Array, variances: Variances) -> tuple[Array, Array, float]:
-    """Return precision and right-hand side of the common weights, and minus twice the rest of the log likelihood."""
+    """Return precision and right-hand side of the common weights, and the other terms of −2·log likelihood."""
     columns = X.shape[2]
     personal = np.append(variances.levels, np.full(columns - 1, variances.slopes))
     covariance = np.einsum("nrd,d,nsd->nrs", X, personal, X, optimize=True)
     steps = np.arange(X.shape[1])
-    # A row that is not there has variance one and no target: it changes nothing.
+    # A missing row is represented by variance one and target zero, so it changes nothing.
     covariance[:, steps, steps] += np.where(present > 0, variances.noise, 1.0)
     inverse = np.linalg.inv(covariance)
     weighted = inverse @ X
@@ -179,7 +179,7 @@ def _normal(X: Array, y: Array, present: Array, variances: Variances) -> tuple[A
 
 
 def _residuals(cohort: Cohort, variances: Variances, mean: Array) -> Array:
-    """Return what the model leaves over of every row, with the variance of the noise."""
+    """Return the residual of every row, scaled to the variance of the noise."""
     center, scale, level, spread = _units(cohort)
     personal = np.append(variances.levels, np.full(cohort.n_features, variances.slopes))
     found = []
@@ -205,7 +205,7 @@ def _units(cohort: Cohort) -> tuple[Array, Array, float, float]:
 
 
 def _padded(cohort: Cohort, center: Array, scale: Array, level: float, spread: float) -> tuple[Array, Array, Array]:
-    """Return rows with a leading one, targets, and which of them are there, users × rows, in standard units."""
+    """Return rows with a leading one, targets, and which rows exist, as users × rows, in standard units."""
     counts = np.minimum(np.diff(cohort.offsets), _MOST_ROWS)
     size = int(counts.max())
     X = np.zeros((cohort.n_users, size, cohort.n_features + 1))

@@ -1,9 +1,9 @@
-"""Made-up users from a public sample whose target is a class or a count.
+"""Synthetic users drawn from a public sample whose target is a class or a count.
 
-Features are the sample's, as in :mod:`tacitly.planning.sample`. Where the target's variance comes from is what
-:class:`~tacitly.MixedEffects` finds in the sample without privacy: a mean of users' weights, their covariance, and for
-counts the variance of log rates beyond Poisson's law. Made-up users have new weights from that distribution, and
-targets drawn by their scores.
+Features are those of the sample, as in :mod:`tacitly.planning.sample`. The distribution of users' weights is the one
+that :class:`~tacitly.MixedEffects` estimates from the sample without privacy: their mean, their covariance, and for
+counts the variance of log rates beyond the Poisson distribution. Synthetic users have new weights from that
+distribution, and targets drawn according to their scores.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from tacitly.planning.sample import between, held_out, resampled, usual_rows, wi
 from tacitly.planning.shape import Shape
 from tacitly.planning.targets import drawn_targets, truth_of
 
-_NOISES = {1: math.pi**2 / 3.0, 2: math.pi**2 / 6.0}  # of two classes, of more
+_NOISES = {1: math.pi**2 / 3.0, 2: math.pi**2 / 6.0}  # for two classes, and for more
 
 
 @dataclass(frozen=True)
 class SampledLoss(WithTarget):
-    """Users made up from the features of a public sample, with classes or counts to predict."""
+    """Users drawn from the features of a public sample, with classes or counts to predict."""
 
     shape: Shape
-    cohort: Cohort  # missing cells at their column's mean
-    mean: Array  # of users' weights, the level first; one row per score
-    root: Array  # of their covariance
-    rough: float  # variance of log rates beyond Poisson's law
+    cohort: Cohort  # missing cells are replaced by their column's mean
+    mean: Array  # mean of users' weights, the level first; one row per score
+    root: Array  # root of their covariance
+    rough: float  # variance of log rates beyond the Poisson distribution
 
     @classmethod
     def of(cls, cohort: Cohort, users: int, loss: Loss, method: Method, random_state: int = 0) -> SampledLoss:
-        """Read a public sample; ``method`` is the one that finds the distribution of weights."""
+        """Make a population from a public sample; ``method`` estimates the distribution of weights."""
         kept = with_several_rows(cohort, random_state)
         codes = loss.encode(kept.y)  # type: ignore[arg-type]
         plain = Loss(loss.name, None if loss.classes is None else range(len(loss.classes)))
         center = np.nanmean(np.where(np.isfinite(kept.X), kept.X, np.nan), axis=0)
         full = replace(kept, X=np.where(np.isfinite(kept.X), kept.X, center), y=codes)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # public users, and no privacy: nothing here is certified
+            warnings.simplefilter("ignore")  # public users without privacy: nothing here is certified
             model = method.build(epsilon=math.inf, loss=plain.name, classes=plain.classes).fit(full)
         mean = np.column_stack([np.atleast_1d(model.intercept_), np.atleast_2d(model.coef_)])
         covariance, rough = model.covariance_, model.noise_variance_ if loss.name == "poisson" else 0.0
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         if not np.isfinite(root).all():
-            raise DataError("the sample's users do not tell how they differ. Give more of them, or describe the shape.")
+            raise DataError("the sample does not show how its users differ. Give more users, or describe the shape.")
         shape = _described(full, users, plain, mean, root, rough)
         return cls(shape, full, mean, root, rough)
 
     @property
     def noise(self) -> float:
-        """Variance of log rates beyond Poisson's law."""
+        """Variance of log rates beyond the Poisson distribution."""
         return self.rough
 
     def draw(self, n_users: int, rng: np.random.Generator) -> MadeUp:
-        """Make up that many users."""
+        """Draw that many synthetic users."""
         rows, owner, counts = resampled(self.cohort, n_users, rng)
         X = self.cohort.X[rows]
         scores = self._scores(X, owner, n_users, rng)
         fresh, kept = held_out(owner, counts, rng)
         number = np.bincount(owner[fresh], minlength=n_users).astype(np.int64)
         y = drawn_targets(self.loss, scores, self.rough, rng)
-        # The mean of a log-normal rate: what the best prediction of a rough rate is.
+        # The mean of a log-normal rate is the best prediction of a count with random rate.
         truth = truth_of(self.loss, scores[fresh] + 0.5 * self.rough)
         return made_up((X[kept], y[kept], counts - number), (X[fresh], y[fresh], number), truth, self.cohort.schema)
 
@@ -82,7 +82,7 @@ class SampledLoss(WithTarget):
 
 
 def _described(cohort: Cohort, users: int, loss: Loss, mean: Array, root: Array, rough: float) -> Shape:
-    """Return the shape in words: which shares of the latent number's variance are what."""
+    """Return the shape that describes the sample: the shares of the latent number's variance."""
     X, y = np.asarray(cohort.X, dtype=np.float64), np.asarray(cohort.y)
     center = X.mean(axis=0)
     common = float(np.mean([np.var(X @ weights[1:]) for weights in mean]))

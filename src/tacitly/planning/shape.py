@@ -1,13 +1,13 @@
-"""A table described by public numbers: how many users, rows and columns, and where the target's variance comes from.
+"""A table described by public numbers: the numbers of users, rows and columns, and shares of the target's variance.
 
-The target of a made-up row is
+The target of a synthetic row is
 
     y = x·w̄ + lᵢ + x·dᵢ + e
 
-with features x of variance one, and its variance is one: what is common to all users (x·w̄), users' own levels lᵢ,
-what users' own slopes dᵢ add, and noise e that no model explains. ``noise``, ``levels`` and ``slopes`` are three of
-these four shares; the common effects have the rest. So "noise to signal" is noise ÷ (1 − noise), and "how much users
-differ" is levels and slopes. Classes and counts are what is seen of such a number (:mod:`tacitly.planning.targets`).
+with features x of variance one. Its own variance is one, and has four parts: effects common to all users (x·w̄), users'
+own levels lᵢ, users' own slopes (x·dᵢ), and noise e that no model explains. ``noise``, ``levels`` and ``slopes`` are
+three of these four shares; the common effects have the rest. So "noise to signal" is noise ÷ (1 − noise), and "how much
+users differ" is levels and slopes. Classes and counts are derived from such a number (:mod:`tacitly.planning.targets`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOSSES = ("squared", "logistic", "poisson")
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What is known of a table before anybody opens it; everything in it is public or a guess.
+    """What is known about a table before it is read; everything in it is public or a guess.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Shape:
     noise
         Share of the target's variance that nothing explains.
     levels
-        Share that is users' own levels: some are high, some low, whatever their features say.
+        Share that is due to users' own levels: some users have higher targets than others, independent of features.
     slopes
-        Share that comes from features mattering differently to different users.
+        Share that is due to features having different effects for different users.
     directions
         Number of directions in which users' slopes differ; None for all features.
     between
@@ -93,9 +93,9 @@ class Shape:
         if self.loss not in _LOSSES:
             raise ValueError(f"loss must be one of {_LOSSES}. Found {self.loss!r}.")
         if self.loss != "squared" and not (self.target and self.noise > 0):
-            raise ValueError(f"classes and counts are a target, and vary: noise must be above 0. Found {self.noise!r}.")
+            raise ValueError(f"classes and counts are always noisy: noise must be above 0. Found {self.noise!r}.")
         if self.classes != int(self.classes) or self.classes < 2:
-            raise ValueError(f"classes is their number: at least 2. Found {self.classes!r}.")
+            raise ValueError(f"classes is the number of classes: at least 2. Found {self.classes!r}.")
         positive(mean_count=self.mean_count)
 
     @property
@@ -105,7 +105,7 @@ class Shape:
 
     @property
     def common(self) -> float:
-        """Share of the target's variance that features explain alike for all users."""
+        """Share of the target's variance that features explain in the same way for all users."""
         return 1.0 - self.noise - self.levels - self.slopes
 
     def to_dict(self) -> dict[str, Any]:

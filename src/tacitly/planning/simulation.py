@@ -1,10 +1,10 @@
-"""Fit methods on made-up users, at chosen noise levels, and score them against what users have alone.
+"""Fit methods on synthetic users, at chosen noise levels, and compare their errors with those of users alone.
 
-The noise of a plan is exact: every release is a sum with Gaussian noise of standard deviation c/μ, where μ belongs to
-(ε, δ), and what a method uses is the mean over n users, whose noise is c/(n·μ). So the noise of n users at ε is that of
-m users at the ε' with m·μ(ε') = n·μ(ε), and one number, the *noise level* n·μ, stands for both. Very many users
-are simulated by fewer with the same noise level. What then differs is the sampling of users, which adds more error for
-fewer of them, with privacy and without.
+The noise of a plan is exact: every release is a sum with Gaussian noise of standard deviation c/μ, where μ follows from
+(ε, δ). A method uses the mean over n users, whose noise is c/(n·μ). So n users at ε have the same noise as m users at
+the ε' with m·μ(ε') = n·μ(ε), and one number, the *noise level* n·μ, describes both. Very many users are simulated by
+fewer users with the same noise level. What then differs is the sampling error of users, which is larger for fewer
+users, with privacy and without.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tacitly.privacy.accounting import epsilon_of, mu_of
 from tacitly.privacy.certificate import Certificate
 
 ALONE = (MEANS, LOCAL)
-"""What users have without sharing anything; one model for all needs everybody's rows."""
+"""Errors of users without sharing; one model for all is not one of them, because it needs the rows of all users."""
 
 MOST_WORK = 2e5
-"""Users × weights² of one simulated fit at most: about half a second of one core."""
+"""Largest users × weights² of one simulated fit: about half a second on one core."""
 
 FEWEST = 500
 
 BLOCKS = 4
-"""Blocks of repetitions that have their own users; later ones have other noise only."""
+"""Number of blocks of repetitions with different users; later blocks differ only in their noise."""
 
 OnStep = Callable[[str], None]
 
@@ -50,10 +50,10 @@ def simulated_users(users: int, features: int) -> int:
 
 @dataclass
 class Simulation:
-    """Repeated fits on made-up users; every fit is made once.
+    """Repeated fits on synthetic users; every fit is computed only once.
 
-    Repetitions come in blocks of ``repeats``. A block with another number has other noise, and other users until
-    ``BLOCKS`` blocks are made up.
+    Repetitions come in blocks of ``repeats``. Every block has its own noise; the first ``BLOCKS`` blocks have their own
+    users, which later blocks use again.
     """
 
     population: Population
@@ -77,7 +77,7 @@ class Simulation:
         return self._errors[key]
 
     def others(self, block: int = 0) -> dict[str, Array]:
-        """Return the errors of what users have alone, and of one model for all."""
+        """Return the errors of users alone, and of one model for all."""
         self._draw(block)
         first = block % BLOCKS * self.repeats
         found = self._others[first : first + self.repeats]
@@ -103,7 +103,7 @@ class Simulation:
         seed = {"noise_seed": 1000 * self.random_state + number} if private else {}
         budget = {"epsilon": epsilon, "delta": self.delta, "adjacency": self.adjacency}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # nobody's data, and a seed: nothing here is certified
+            warnings.simplefilter("ignore")  # synthetic data and seeded noise: nothing here is certified
             model = method.build(**parameters, **budget, **seed).fit(drawn.train)
         self.certificates[method.name, level] = model.certificate_
         self._done(method.name)

@@ -1,15 +1,15 @@
-"""How the linear score of a made-up row becomes a target: a number, a class or a count.
+"""How the linear score of a synthetic row determines its target: a number, a class or a count.
 
-A class or a count is what is seen of a *latent* number, score + noise, whose variance has the shares that
-:class:`~tacitly.planning.shape.Shape` describes. The noise has a variance of its own, v:
+A class or a count is derived from a *latent* number, score + noise, whose variance has the shares that
+:class:`~tacitly.planning.shape.Shape` describes. The noise has a fixed variance v:
 
     two classes          π²/3        the class is whether score + logistic noise is positive
     more classes         π²/6        the class with the largest score + Gumbel noise, one score per class
     counts of mean m     ln(1 + 1/m) of the logarithm of a count (Nakagawa, Johnson and Schielzeth 2017)
 
-so with a noise share s scores have variance v·(1 − s)/s. Errors are what ``tacitly fit`` prints: squared errors, the
-share of wrong classes, mean Poisson deviances. They are expectations given the scores of fresh rows, so that fewer
-rows tell methods apart.
+So with a noise share s, scores have variance v·(1 − s)/s. Errors are those that ``tacitly fit`` prints: squared errors,
+the share of wrong classes, mean Poisson deviances. They are expectations given the scores of new rows, so that fewer
+rows are needed to compare methods.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def loss_of(shape: Shape) -> Loss:
 
 
 def latent_unit(shape: Shape) -> float:
-    """Return the standard deviation of the latent number: what a share of its variance is a share of.
+    """Return the standard deviation of the latent number; shares refer to its variance.
 
     >>> from tacitly.planning.shape import Shape
     >>> two = Shape(users=9, rows=2, features=1, loss="logistic", noise=0.5)
@@ -50,21 +50,21 @@ def latent_unit(shape: Shape) -> float:
 
 
 def level_of(shape: Shape) -> float:
-    """Return the level of scores: log rates whose rates have the mean that the shape says."""
+    """Return the level of scores: for counts, the one that gives rates with the mean of the shape."""
     if shape.loss != "poisson":
         return 0.0
     return math.log(shape.mean_count) - 0.5 * latent_unit(shape) ** 2 * (1.0 - shape.noise)
 
 
 def truth_of(loss: Loss, scores: Array) -> Array:
-    """Return what is true of rows with these scores: expected targets, or a probability for each class."""
+    """Return expected targets of rows with these scores, or a probability for each class."""
     if loss.classes is not None:
         return loss.probabilities(scores)
     return np.asarray(loss.predict(scores))
 
 
 def drawn_targets(loss: Loss, scores: Array, noise: float, rng: np.random.Generator) -> Array:
-    """Draw targets; ``noise`` is the variance of a number's noise, and of a log rate's beyond Poisson's law."""
+    """Draw targets; ``noise`` is the variance of a number's noise, or of log rates beyond the Poisson distribution."""
     rough = scores + math.sqrt(noise) * rng.standard_normal(scores.shape) if noise and loss.classes is None else scores
     if loss.name == "squared":
         return rough
@@ -75,7 +75,7 @@ def drawn_targets(loss: Loss, scores: Array, noise: float, rng: np.random.Genera
 
 
 def expected_error(loss: Loss, truth: Array, prediction: npt.NDArray[Any]) -> float:
-    """Return the mean error of predictions, without the part that the noise of targets adds to every error alike."""
+    """Return the mean error of predictions, without the part that the noise of targets adds to all errors."""
     if loss.classes is not None:
         chosen = np.asarray(prediction, dtype=np.int64)
         return float(1.0 - truth[np.arange(len(truth)), chosen].mean())

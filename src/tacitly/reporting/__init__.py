@@ -1,8 +1,9 @@
-"""The report: one page that says what a model has learned, for whom, at what price, and how to check it.
+"""The report: one page that states what a model has learned, for whom it helped, its privacy cost, and how to check it.
 
-The public edition is made of the published files alone and may be published with them. The private edition also needs
-the table: it compares with what users would have otherwise, says for whom sharing helped, and is marked on every page.
-Charts are inline SVG (:mod:`tacitly.reporting.charts` says why); the page needs no script and asks for nothing.
+The public edition is computed from the published files only and may be published with them. The private edition also
+needs the table: it compares the model with what users would have otherwise, shows for whom sharing helped, and every
+page of it is marked as private. Charts are inline SVG (:mod:`tacitly.reporting.charts` explains why); the page has no
+scripts and makes no requests.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def report(
     model
         A fitted model, or a model folder.
     path
-        A new file. The private edition can be read by its owner only.
+        A new file. Only its owner can read the private edition.
     rows
-        For the private edition: the users' rows, as a cohort or as (X, y, users). None: the public edition, which is
-        made of what is published and nothing else.
+        For the private edition: the users' rows, as a cohort or as (X, y, users). None for the public edition, which is
+        computed from published numbers only.
     audit
-        The text of an audit's report; by default the one that is published with the model, if any.
+        The text of an audit's report; by default the one published with the model, if any.
     name
         The page's title; by default the folder's name.
 
@@ -117,18 +118,18 @@ def _page(part: PublicPart, private: list[Section]) -> str:
 
 
 def _private_sections(model: Any, rows: Cohort | tuple[Any, Any, Any]) -> list[Section]:
-    """Compute what only whoever holds the rows may see."""
+    """Compute the sections that only the person who has the rows may see."""
     if not hasattr(model, "with_heads_of"):
         raise ValueError(
             f"the private edition compares personal models with local ones. Found a {type(model).__name__}, which has "
             "none: leave the table out for the public edition."
         )
     named = isinstance((model._loss().classes or (0,))[0], str)
-    if isinstance(rows, Cohort):  # holds numbers: of labels that are text, their positions
+    if isinstance(rows, Cohort):  # it contains numbers: for text labels, their positions
         cohort = (_by_positions(model) if named else model)._cohort(rows, None, None)
     else:
         cohort = model._cohort(*rows)
-    model = _by_positions(model)  # which the cohort has now
+    model = _by_positions(model)  # the cohort now has positions, not labels
     found = held_out(model, cohort)
     if found is None:
         words = "No comparison: it holds out rows of users who have two or more, and no user has."

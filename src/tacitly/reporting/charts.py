@@ -1,10 +1,10 @@
-"""Charts as tables: every row has its words and numbers and, below its name, a line or bar that shows them.
+"""Charts as tables: every row has its name and numbers, and below the name a line or bar that shows them.
 
-Inline SVG, written here. Vega-Lite and Plotly need JavaScript (0.5 MB and more, with a script policy to match) before
-anything is seen, and leave a canvas without words to readers and printers; a picture from Matplotlib is 20–100 kB, has
-one size for phone and paper, and its own colours in the dark. A row with a bar is a few hundred bytes, fits any width
-(places are per cent), takes the page's colours, and is read aloud as the table it is, so the drawing itself is hidden
-from screen readers. Only the histogram is a picture; its table is folded below it.
+Inline SVG, written here. Vega-Lite and Plotly need JavaScript (0.5 MB or more, and a content policy that allows it) to
+show anything, and their canvas has no text for screen readers and printers. A picture from Matplotlib is 20–100 kB, has
+the same size on phones and paper, and ignores the dark mode. Here a row with a bar is a few hundred bytes, fits any
+width (positions are in per cent), and uses the page's colours. Screen readers read the table, so the drawings are
+hidden from them. Only the histogram is a picture; its table is folded below it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _DRAWING = '<svg aria-hidden="true" focusable="false">{}</svg>'
 
 @dataclass(frozen=True)
 class Scale:
-    """Which values lie at the left and right end of a drawing."""
+    """The values at the left and right end of a drawing."""
 
     low: float
     high: float
 
     @classmethod
     def of(cls, *values: Array | Sequence[float] | float) -> Scale:
-        """Return the scale on which all values and zero can be drawn, with some air."""
+        """Return a scale that contains all values and zero, with some margin."""
         every = np.concatenate([np.ravel(np.asarray(value, dtype=np.float64)) for value in (*values, 0.0)])
         every = every[np.isfinite(every)]
         low, high = float(every.min()), float(every.max())
@@ -38,7 +38,7 @@ class Scale:
         return cls(low - air if low < 0 else 0.0, high + air if high > 0 else 0.0)
 
     def place(self, value: float) -> str:
-        """Return where a value lies, in per cent; values beyond the ends lie at the ends.
+        """Return the position of a value, in per cent; values beyond the ends are placed at the ends.
 
         >>> Scale(-1.0, 3.0).place(0.0)
         '25%'
@@ -49,7 +49,7 @@ class Scale:
         return f"{100 * min(1.0, max(0.0, share)):.4g}%"
 
     def width(self, low: float, high: float) -> str:
-        """Return how wide a stretch is."""
+        """Return the width of an interval."""
         return f"{max(0.0, float(self.place(high)[:-1]) - float(self.place(low)[:-1])):.4g}%"
 
     @property
@@ -60,7 +60,7 @@ class Scale:
 
     @property
     def axis(self) -> str:
-        """The two ends, in words, for the head of the column."""
+        """The values at the two ends, for the head of the column."""
         return f'<span class="axis"><span>{_short(self.low)}</span><span>{_short(self.high)}</span></span>'
 
 
@@ -122,7 +122,7 @@ def drawn(
 
 
 def steps(values: Sequence[float], title: str) -> str:
-    """Return how a total grew, as a picture; the caller adds its table."""
+    """Return a picture of how a total grew; the caller adds its table."""
     tallest, width = max(max(values), 1e-300), 100 / len(values)
     bars = "".join(
         f'<rect class="mark" x="{at * width:.4g}%" width="{0.9 * width:.4g}%" y="{100 - 100 * value / tallest:.4g}%" '
@@ -136,11 +136,11 @@ def steps(values: Sequence[float], title: str) -> str:
 
 
 def histogram(values: Array, *, title: str, what: str, unit: str) -> str:
-    """Return how values are distributed, as a picture with its table below; the outermost bars hold the rest."""
+    """Return a histogram with its table below; the outermost bars include all values beyond them."""
     low, high = np.quantile(values, [0.01, 0.99])
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     width = (high - low) / 24 or 1.0
-    edges = width * np.arange(math.floor(low / width), math.ceil(high / width) + 1)  # zero is one of them
+    edges = width * np.arange(math.floor(low / width), math.ceil(high / width) + 1)  # zero is one of the edges
     edges = edges if len(edges) > 1 else np.array([0.0, width])
     counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
     scale, tallest = Scale(float(edges[0]), float(edges[-1])), max(int(counts.max()), 1)

@@ -14,12 +14,12 @@ from tacitly.reporting.directions import MOST_DIRECTIONS, MOST_ROWS, directions,
 from tacitly.reporting.page import number, paragraph
 from tacitly.reporting.public_part import PublicPart
 
-_WIDE = 1.959963984540054  # standard deviations of a 95 % interval
-_STANDS_OUT = 2.0  # times the median variance
+_WIDE = 1.959963984540054  # half the width of a 95 % interval, in standard deviations
+_STANDS_OUT = 2.0  # in multiples of the median variance
 
 
 def mixed_effects(part: PublicPart) -> str:
-    """Return coefficients, how far observations scatter, and the directions in which users differ."""
+    """Return coefficients, the scatter of observations, and the directions in which users differ."""
     model: MixedEffects = part.rebuilt()
     summary, unit = model.summary(), part.certificate.unit
     body = paragraph(summary.warning, "warn") if summary.warning else ""
@@ -51,7 +51,7 @@ def _scale_of(model: MixedEffects, summary: Summary) -> str:
 
 
 def _coefficients(model: MixedEffects, summary: Summary, at: int) -> str:
-    """Draw the standardised effects (of one class) beside the estimates in the units of the data."""
+    """Draw the standardised effects (of one class) next to the estimates in the units of the data."""
     prior, unit = model.prior_, model.units_.spread if model.loss == "squared" else 1.0
     means = np.atleast_2d(prior.mean)
     errors = np.sqrt(np.maximum(np.einsum("...ii->...i", model.mean_covariance_), 0.0)).reshape(-1, means.shape[1])
@@ -82,7 +82,7 @@ def _coefficients(model: MixedEffects, summary: Summary, at: int) -> str:
 
 
 def _most_certain(middle: Array, half: Array) -> list[int]:
-    """Return the coefficients to show, in the order of columns: all, or those that stand out most."""
+    """Return the coefficients to show, in the order of columns: all, or those with the largest ratio to their error."""
     every = np.arange(1, len(middle))
     if len(every) <= MOST_ROWS:
         return [int(i) for i in every]
@@ -107,9 +107,9 @@ def _differences(part: PublicPart, model: MixedEffects) -> str:
 
 
 def _joint(variances: Array) -> int:
-    """Return how many of the largest variances belong to directions: those that stand out, where there are many.
+    """Return how many of the largest variances belong to directions that stand out, if there are many variances.
 
-    What the noise hides varies alike in every column. Eigenvectors of that part are accidents of rounding.
+    Variances below the noise are the same in every column. Eigenvectors of that part are arbitrary.
 
     >>> _joint(np.array([90.0, 8.0, 0.6, 0.6, 0.6, 0.5, 0.4, 0.1]))
     2

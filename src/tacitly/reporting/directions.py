@@ -1,4 +1,4 @@
-"""Directions, spectra and lists of named numbers, as tables that are drawn."""
+"""Directions, spectra and lists of named numbers, drawn as tables."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tacitly.reporting.page import folded, number, paragraph, text
 MOST_ROWS = 40
 """Rows of a table of coefficients."""
 MOST_DIRECTIONS = 6
-_MOST_LOADINGS = 8  # of a direction
+_MOST_LOADINGS = 8  # per direction
 _SCREE = 20
 
 
 def directions(
     names: Sequence[str], rows: Array, variances: Array | None, *, title: str, words: str, share: str
 ) -> str:
-    """Return a scree of the variances, and the largest loadings of each direction.
+    """Return a scree plot of the variances, and the largest loadings of each direction.
 
-    There may be more variances than directions: the last line of the scree is then their sum.
+    There may be more variances than directions: the last row of the scree plot is then the sum of the others.
     """
     body = f"<h3>{text(title)}</h3>" + paragraph(words)
     many = len(rows)
@@ -48,9 +48,9 @@ def directions(
 def loadings(names: Sequence[str], weights: Array, caption: str) -> str:
     """Return the largest loadings of one direction, by name."""
     strongest = np.argsort(-np.abs(weights), kind="stable")[:_MOST_LOADINGS]
-    sign = 1.0 if weights[strongest[0]] >= 0 else -1.0  # the largest is positive: a direction has no sign of its own
+    sign = 1.0 if weights[strongest[0]] >= 0 else -1.0  # the largest is positive: signs are arbitrary
     largest = abs(float(weights[strongest[0]]))
-    # What the solver leaves of a zero is shown as zero.
+    # Rounding errors of the solver are shown as zero.
     values = [sign * float(weights[i]) if abs(weights[i]) > 1e-9 * largest else 0.0 for i in strongest]
     scale = Scale.of(np.array(values))
     return drawn(
@@ -72,7 +72,7 @@ def scree(
     per_cent: bool = False,
     more: tuple[str, list[str]] | None = None,
 ) -> str:
-    """Return a spectrum, its noise floor where one is known, and ``more``, a further column."""
+    """Return a spectrum, with its noise floor if it is known, and ``more``, an additional column."""
     shown = [float(value) * (100 if per_cent else 1) for value in values[:_SCREE]]
     scale = Scale.of(np.array(shown), 0.0 if floor is None else floor)
     said = [f"{value:.1f} %" if per_cent else number(value) for value in shown]
@@ -108,5 +108,5 @@ def extremes(names: Sequence[str], values: Array, caption: str, column: str, *, 
 
 
 def rest(shown: int, every: int) -> str:
-    """Return what a caption says where not everything is shown."""
+    """Return the part of a caption that states how many entries are shown, if not all are."""
     return "" if shown == every else f": the {shown} of {every} that stand out most (the model folder has all)"

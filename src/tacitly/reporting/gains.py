@@ -1,7 +1,7 @@
-"""For whom it helped: each user's error on held-out rows, with and without what is shared. Private edition only.
+"""Which users it helped: each user's error on held-out rows, with and without sharing. Private edition only.
 
-Everything here is computed from people's rows and is in no ledger: it is for whoever holds the table, and a page that
-shows it is marked.
+Everything here is computed from private rows and is recorded in no ledger. It is only for the person who has the table,
+and pages that show it are marked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MEASURES = {
 
 
 def comparison(found: HeldOut) -> str:
-    """Return the error of this model beside what users would have without it."""
+    """Return the error of this model next to what users would have without it."""
     found, absurd = found.without_absurd_users()
     lines = found.lines()
     measure, score = _MEASURES["classes" if found.loss.classifies else found.loss.name]
@@ -47,7 +47,7 @@ def comparison(found: HeldOut) -> str:
 
 
 def helped(found: HeldOut) -> str:
-    """Return how the gain over local models is distributed, for all and by number of rows."""
+    """Return the distribution of the gain over local models, for all users and by number of rows."""
     ours, local, rows = found.user_errors(OURS), found.user_errors(LOCAL), found.rows_kept
     squared = found.loss.name == "squared"
     gain = np.sqrt(local) - np.sqrt(ours) if squared else local - ours
@@ -90,7 +90,7 @@ def _share(chosen: npt.NDArray[np.bool_]) -> str:
 
 
 def _groups(rows: npt.NDArray[np.int64]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """Return users by how many rows they have: 1, 2, 3–4, 5–8, 9–16 and so on."""
+    """Return users grouped by number of rows: 1, 2, 3–4, 5–8, 9–16 and so on."""
     most, low, found = int(rows.max(initial=1)), 1, []
     while low <= most:
         high = low if low < 3 else 2 * (low - 1)

@@ -1,4 +1,4 @@
-"""What the privacy guarantee is, in words and numbers: ε, the account, the releases, what is not protected."""
+"""The privacy guarantee in words and numbers: ε, the account, the releases, and what is not protected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacitly.reporting.page import bullets, facts, folded, number, paragraph, ta
 from tacitly.reporting.public_part import PublicPart
 
 _MOST_SHOWN = 12
-_MOST_RELEASES = 60  # with more, releases of one kind share a row
+_MOST_RELEASES = 60  # if there are more, releases of one kind share a row
 
 _MEANING = {
     Adjacency.ZERO_OUT: "as if one {unit} had contributed nothing",
@@ -26,7 +26,7 @@ _MEANING = {
 
 
 def claim(certificate: Certificate) -> str:
-    """Return the claim in a frame, for the top of the page."""
+    """Return the guarantee in a frame, for the top of the page."""
     if not certificate.certified:
         why = "; ".join(certificate.reasons) or "the releases have no finite ε"
         return f'<div class="claim warn">No privacy is claimed: {text(why)}</div>'
@@ -166,7 +166,7 @@ def _noise(release: Release) -> str:
 
 
 def _spent(certificate: Certificate, groups: list[list[Release]]) -> list[float] | None:
-    """Return ε after each group; None where that is infinite, or takes the slow accountant (sampling)."""
+    """Return ε after each group; None if it is infinite, or needs the slow accountant (sampling)."""
     costs = [release.cost for release in certificate.releases]
     if not certificate.certified or any(cost.sampling_rate < 1 for cost in costs):
         return None
@@ -174,7 +174,7 @@ def _spent(certificate: Certificate, groups: list[list[Release]]) -> list[float]
         group != list(certificate.releases[start : start + len(group)])
         for group, start in zip(groups, _starts(groups), strict=True)
     ):
-        return None  # releases of one kind that were not made in one go have no place in time
+        return None  # releases of one kind that were interleaved with others cannot be ordered in time
     return [
         compose(costs[: start + len(group)], certificate.adjacency, certificate.delta)
         for group, start in zip(groups, _starts(groups), strict=True)
@@ -190,7 +190,7 @@ def _starts(groups: list[list[Release]]) -> list[int]:
 
 
 def audited(part: PublicPart) -> str:
-    """Return the verdict of an audit, where there is one."""
+    """Return the verdict of an audit, if there is one."""
     if part.audit is None:
         return paragraph("No audit was published with this model. Anybody can run one, on synthetic data:") + _commands(
             "tacitly audit MODEL --quick"
@@ -207,7 +207,7 @@ def audited(part: PublicPart) -> str:
 
 
 def not_protected(certificate: Certificate) -> str:
-    """Return what the guarantee leaves open, and who has to be trusted."""
+    """Return what the guarantee does not cover, and who has to be trusted."""
     return (
         "<h3>Known to all</h3>"
         + bullets(certificate.public)
@@ -220,7 +220,7 @@ def not_protected(certificate: Certificate) -> str:
 
 
 def how_to_verify(part: PublicPart, *, private: bool) -> str:
-    """Return how a reader checks all this, and what the check said when the page was made."""
+    """Return how a reader can verify the page, and the result of the check when the page was made."""
     certificate = part.certificate
     again = "tacitly report MODEL --out again.html   # " + (
         "the public edition" if private else "this page, byte for byte"

@@ -1,7 +1,7 @@
 """The report's section on what was learned: coefficients, directions, a spectrum, items, a matrix or a network.
 
-A method is recognised by its public arrays, not by its name, so that a new method whose arrays mean the same has the
-same pictures. Arrays that nothing here knows are listed with their sizes.
+A method is recognised by its public arrays, not by its name, so that a new method with the same kinds of arrays gets
+the same charts. Unknown arrays are listed with their sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tacitly.reporting.public_part import PublicPart
 
 
 def learned(part: PublicPart) -> str:
-    """Return what was learned, as safe text."""
+    """Return what was learned, as escaped HTML."""
     for needed, section in _KINDS:
         if all(name in part.arrays for name in needed):
             return section(part)

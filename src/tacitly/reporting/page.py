@@ -1,7 +1,7 @@
-"""The report as a document: its frame, its style, and the pieces that all sections are made of.
+"""The report as a document: its frame, its style, and the elements that all sections use.
 
-A piece is text that is safe to put into a page: every word that is not ours (names of columns, ids, what a curator
-wrote) goes through :func:`text`. The page asks for nothing: a policy in its head forbids scripts and every address.
+An element is HTML that is safe to put into a page: every text from outside (names of columns, ids, a curator's words)
+is escaped by :func:`text`. The page makes no requests: a policy in its head forbids scripts and all addresses.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _MARKED = """
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading of its own; ``body`` is safe text."""
+    """A section of the page with its own heading; ``body`` is escaped HTML."""
 
     key: str
     title: str
@@ -87,7 +87,7 @@ class Section:
 
 
 def text(words: object) -> str:
-    """Return any words as text of a page: nothing in them is markup.
+    """Return a text escaped for the page, so that nothing in it is treated as markup.
 
     >>> text('<b onclick="x">')
     '&lt;b onclick=&quot;x&quot;&gt;'
@@ -96,7 +96,7 @@ def text(words: object) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with four digits, a real minus sign.
+    """Return a number with four digits and a real minus sign.
 
     >>> number(-0.026612), number(69.1123), number(1234567.0)
     ('−0.02661', '69.11', '1.235e+06')
@@ -105,13 +105,13 @@ def number(value: float) -> str:
 
 
 def paragraph(words: object, kind: str = "") -> str:
-    """Return a paragraph of plain words; a number and its per cent sign stay on one line."""
+    """Return a paragraph of plain text; a number and its per cent sign stay on one line."""
     attribute = f' class="{kind}"' if kind else ""
     return f"<p{attribute}>{text(words).replace(' %', '&nbsp;%')}</p>"
 
 
 def bullets(items: Iterable[object]) -> str:
-    """Return a list of plain words; nothing for no items."""
+    """Return a list of plain texts; empty if there are no items."""
     lines = "".join(f"<li>{text(item)}</li>" for item in items)
     return f"<ul>{lines}</ul>" if lines else ""
 
@@ -126,7 +126,7 @@ def facts(rows: Iterable[tuple[str, object]], caption: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str) -> str:
-    """Return a table whose first column names its rows; the other columns hold numbers or short words."""
+    """Return a table whose first column names its rows; the other columns contain numbers or short texts."""
     top = "".join(f'<th scope="col" role="columnheader"{_right(at)}>{text(head)}</th>' for at, head in enumerate(heads))
     body = "".join(
         row(f'<th scope="row" role="rowheader">{text(first)}</th>', zip(heads[1:], rest, strict=True))
@@ -136,15 +136,15 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str) 
 
 
 def row(first: str, cells: Iterable[tuple[str, object]]) -> str:
-    """Return a row of a table: a cell that is safe text, then labelled numbers."""
+    """Return a row of a table: a cell of escaped HTML, then labelled numbers."""
     rest = "".join(f'<td class="n" role="cell" data-label="{text(label)}">{text(cell)}</td>' for label, cell in cells)
     return f'<tr role="row">{first}{rest}</tr>'
 
 
 def framed(top: str, body: str, caption: str, *, stacked: bool) -> str:
-    """Return a table of rows; ``stacked`` where a phone shows the cells of a row below its name.
+    """Return a table of rows; with ``stacked``, a phone shows the cells of a row below its name.
 
-    The roles say to screen readers that it is a table even where the style lays its rows out otherwise.
+    The roles tell screen readers that it is a table, even if the style arranges its rows differently.
     """
     kind = ' class="stack"' if stacked else ""
     return (
@@ -154,12 +154,12 @@ def framed(top: str, body: str, caption: str, *, stacked: bool) -> str:
 
 
 def folded(title: str, body: str) -> str:
-    """Return something that is shown when it is asked for."""
+    """Return content that is collapsed until the reader opens it."""
     return f"<details><summary>{text(title)}</summary>{body}</details>"
 
 
 def document(title: str, lead: str, sections: Sequence[Section], *, private: bool, foot: str) -> str:
-    """Return the whole page; ``lead`` is safe text below the title."""
+    """Return the whole page; ``lead`` is escaped HTML below the title."""
     edition = "private edition" if private else "public edition"
     banner = (
         '<aside class="private">Private edition: computed from people\'s rows. Do not publish.</aside>'

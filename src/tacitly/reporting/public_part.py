@@ -1,8 +1,8 @@
-"""What a report may use in its public edition: the published files of a model, and nothing else.
+"""What the public edition of a report may use: the published files of a model, and nothing else.
 
-A :class:`PublicPart` is made of ``billboard.safetensors``, ``config.json`` and ``certificate.json`` (and an audit's
-report, where it was published with them), or of the same things of a model in memory. It has no heads, no ids and no
-rows, so whatever is computed from it is post-processing of releases: the page costs nothing and cannot tell what the
+A :class:`PublicPart` is made from ``billboard.safetensors``, ``config.json`` and ``certificate.json`` (and an audit's
+report, if it was published with them), or from the same data of a model in memory. It has no heads, no ids and no rows.
+So everything computed from it is post-processing of releases: the page has no privacy cost and reveals nothing that the
 folder does not.
 """
 
@@ -28,7 +28,7 @@ from tacitly.privacy.certificate import Certificate
 
 @dataclass(frozen=True)
 class PublicPart:
-    """A model without anything private."""
+    """A model without its private parts."""
 
     name: str
     kind: str
@@ -38,7 +38,7 @@ class PublicPart:
     arrays: Mapping[str, npt.NDArray[Any]]
     certificate: Certificate
     files: Mapping[str, bytes] | None = None
-    """The published files, to verify the certificate with; None for a model that was not saved."""
+    """The published files, for verifying the certificate; None for a model that was not saved."""
     audit: str | None = field(default=None)
 
     @classmethod
@@ -73,7 +73,7 @@ class PublicPart:
 
     @classmethod
     def of_model(cls, model: PrivateModel, *, name: str | None = None) -> PublicPart:
-        """Take what a model in memory would publish."""
+        """Take the parts of a model in memory that would be published."""
         config = json.loads(json.dumps(config_of(model), default=str))
         return cls(
             name=name or config["class"],
@@ -87,17 +87,17 @@ class PublicPart:
 
     @property
     def about(self) -> str:
-        """What the method does, in the words of the registry; empty where it is not a registered one."""
+        """The registry's description of the method; empty if the method is not registered."""
         found = next((method for method in REGISTRY.values() if method.public_name == self.kind), None)
         return "" if found is None else f"{found.result[:1].upper()}{found.result[1:]}."
 
     @property
     def personal(self) -> bool:
-        """Whether there is a private edition: personal models of rows, as ``tacitly fit`` makes them."""
+        """Whether a private edition exists: for personal models of rows, as ``tacitly fit`` makes them."""
         return any(method.public_name == self.kind and method.command == "fit" for method in REGISTRY.values())
 
     def rebuilt(self) -> Any:
-        """Return the estimator with its public part set: no user has a head. Not for networks."""
+        """Return the estimator with its public part set, without heads. Not for networks."""
         import tacitly
 
         model = getattr(tacitly, self.kind)(**self.parameters)

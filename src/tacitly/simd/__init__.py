@@ -1,1 +1,1 @@
-"""Compiled SIMD building blocks shared by several kernels."""
+"""Compiled SIMD building blocks that several kernels share."""

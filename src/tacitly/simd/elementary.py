@@ -1,7 +1,7 @@
 """Logarithms, powers of two, cosines and sines of many numbers at once, by polynomials that compile to vector code.
 
-The compiler calls the C library once per number for these, which takes longer than reading a user's rows. Errors are a
-few units in the last place: enough for sums whose guard is 2^-20, and for weights.
+The compiler calls the C library once per number for these functions, which takes longer than reading a user's rows. The
+errors are a few units in the last place, which is enough for weights and for sums with a guard of 2^-20.
 """
 
 # Numba-compiled functions have no types that mypy knows.
@@ -15,8 +15,8 @@ import numpy as np
 
 from tacitly.simd.lazy_njit import njit
 
-_HALF_ROOT = np.array([math.sqrt(0.5)]).view(np.int64)[0]  # the bits of the least significand: up to √2
-_LOGARITHM = tuple(2.0 / (math.log(2.0) * (2 * i + 1)) for i in range(11))  # of (1 + t)/(1 − t), by powers of t²
+_HALF_ROOT = np.array([math.sqrt(0.5)]).view(np.int64)[0]  # bits of the smallest significand, √½; the largest is √2
+_LOGARITHM = tuple(2.0 / (math.log(2.0) * (2 * i + 1)) for i in range(11))  # of (1 + t)/(1 − t), in powers of t²
 _POWER = tuple(math.log(2.0) ** i / math.factorial(i) for i in range(14))
 _COSINE = tuple((-1.0) ** i / math.factorial(2 * i) for i in range(9))
 _SINE = tuple((-1.0) ** i / math.factorial(2 * i + 1) for i in range(9))
@@ -76,7 +76,7 @@ def powers_of_two(values, bits, out):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def cosines_and_sines(angles, out):
-    """Write cosines to out[0] and sines to out[1], for angles of at most π: those of a quarter, doubled twice."""
+    """Write cosines to out[0] and sines to out[1], for |angle| ≤ π: computed for a quarter, then doubled twice."""
     for a in range(angles.size):
         x = 0.25 * angles[a]
         u = x * x

@@ -1,14 +1,14 @@
 """Inverses of eight symmetric matrices at once, one per SIMD lane (:mod:`tacitly.simd.lanes`).
 
-Gauss and Jordan's method on the upper triangle, in place: to sweep the pivots K replaces M by
+Gauss–Jordan elimination on the upper triangle, in place: sweeping the pivots K replaces M by
 
     M_KK ← −P,  M_iK ← M_iK P,  M_ij ← M_ij − M_iK P M_Kj,  P = M_KK⁻¹,
 
-and when all pivots are swept, M is minus its inverse. For positive definite matrices no pivots need to be chosen. Four
-pivots are swept at a time, so that nearly all arithmetic is on tiles of four by four numbers, which fill the registers;
-what the number of rows leaves over a multiple of four is swept singly, first. Every sweep passes over one triangle,
-which stays in the first-level cache, and takes p³/2 multiplications and additions in all: as many as by Cholesky, with
-fewer numbers loaded and without roots.
+and after all pivots are swept, M is minus its inverse. For positive definite matrices no pivots need to be chosen. Four
+pivots are swept at a time, so that almost all arithmetic is on tiles of four by four numbers, which fill the registers;
+the remainder of the number of rows modulo four is swept first, one pivot at a time. Every sweep passes over one
+triangle, which stays in the first-level cache, and all sweeps take p³/2 multiplications and additions: as many as
+Cholesky, with fewer loads and without square roots.
 """
 
 # Numba-compiled functions have no types that mypy knows.
@@ -28,13 +28,13 @@ _inside: Any = njit(**UNCOUNTED)
 
 @_inside
 def invert(room, matrix, p, swept, right, work, ahead, place, lines):
-    """Replace the upper triangle of M, positive definite, by that of −M⁻¹, and a vector by M⁻¹ times it.
+    """Replace the upper triangle of a positive definite M by that of −M⁻¹, and a vector by M⁻¹ times it.
 
-    They are in the lanes of ``room``: the p·p numbers of M, of which those below the diagonal are overwritten, from row
-    ``matrix`` on, the vector from row ``right`` on; 4p + 10 rows from ``work`` on are work space. The first ``swept``
-    pivots, at most p % 4, have been swept already. NaN for a matrix that is not positive definite.
+    Both are in the lanes of ``room``: the p·p numbers of M from row ``matrix`` on (those below the diagonal are
+    overwritten), and the vector from row ``right`` on; 4p + 10 rows from ``work`` on are work space. The first
+    ``swept`` pivots, at most p % 4, have already been swept. The result is NaN if a matrix is not positive definite.
 
-    ``ahead[place:]`` is what will be read next: this many cache lines of it are fetched now, a few at a time. (All at
+    ``ahead[place:]`` is read next: this many cache lines of it are prefetched, a few at a time. (Prefetched all at
     once, they would wait for each other, and the inversion for them.)
     """
     rest, tiles = p % SIDE, p // SIDE
@@ -47,7 +47,7 @@ def invert(room, matrix, p, swept, right, work, ahead, place, lines):
     for s in range(rest, p, SIDE):
         following = s + SIDE
         _write_columns(room, matrix, p, s, right, work)
-        if following < p:  # the next pivots at once: the processor inverts them while it goes on with the rest
+        if following < p:  # the next pivots first: the processor inverts them while it continues with the rest
             place_of = matrix + following * (p + 1)
             subtract_upper_products(room, place_of, p, matrix + s * p + following, 1, p, work + following, p)
             invert_four(room, place_of, p, pivot)
@@ -59,7 +59,7 @@ def invert(room, matrix, p, swept, right, work, ahead, place, lines):
                 place += LANES
             if i == s:
                 continue
-            # Coefficients of four rows are what now stands in the columns of the pivots.
+            # Coefficients of four rows are the current values in the columns of the pivots.
             first, row_step, step = (i * p + s, p, 1) if i < s else (s * p + i, 1, p)
             if i != following:
                 subtract_upper_products(room, matrix + i * (p + 1), p, matrix + first, row_step, step, work + i, p)
@@ -114,7 +114,7 @@ def _write_columns(room, matrix, p, s, right, work):
 
 @_inside
 def _update_row(room, row, a, s, p, work):
-    """Update row a of the matrix, from the diagonal on but for the columns of the pivots."""
+    """Update row a of the matrix, from the diagonal on, except for the columns of the pivots."""
     b0, b1, b2, b3 = _four(room, row + s, 1)
     for k in range(a, p):
         if k < s or k >= s + SIDE:

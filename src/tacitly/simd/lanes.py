@@ -1,6 +1,6 @@
-"""Eight users at a time, one per SIMD lane: their numbers into lanes, and back.
+"""Eight users at a time, one per SIMD lane: move their numbers into lanes, and back.
 
-Arrays of lanes have a row of :data:`LANES` doubles, a register, for each number; they start on a cache line.
+Arrays of lanes have one row of :data:`LANES` doubles, a register, for each number; they start on a cache line.
 """
 
 # Numba-compiled functions have no types that mypy knows.
@@ -47,13 +47,13 @@ def lane_zeros(count):
 
 @_inside
 def load_eight(rows, first, spare, out, place, ahead):
-    """Write the rows of eight users from ``first`` on to lanes from ``place`` on; users that are not there have zeros.
+    """Write the rows of eight users from ``first`` on to lanes from ``place`` on; missing users have zeros.
 
-    Eight columns are read at a time: lanes and ``spare``, of eight rows, need room for a multiple of that. ``ahead``
-    says whether to fetch the next eight users: lanes read eight rows at once, which the processor does not foresee.
+    Eight columns are read at a time: lanes and ``spare``, of eight rows, need room for a multiple of eight. ``ahead``
+    says whether to prefetch the next eight users, because the processor's own prefetching fails for eight rows at once.
     """
     width = rows.shape[1]
-    if first + LANES < len(rows):  # columns past the end of a row are the next user's: nothing is done with them
+    if first + LANES < len(rows):  # columns past the end of a row belong to the next user and are ignored
         start = first * width
         for a in range(0, width, LANES):
             if ahead:  # a few lines at a time, which is twice as fast as all at once
@@ -70,7 +70,7 @@ def load_eight(rows, first, spare, out, place, ahead):
 
 @_inside
 def scatter(lanes, first, out):
-    """Write what the lanes hold to the rows of the users that are there."""
+    """Write the values in the lanes to the rows of the existing users."""
     count, width, whole = len(lanes), out.shape[1], 0
     if first + LANES <= len(out):
         whole = count - count % LANES

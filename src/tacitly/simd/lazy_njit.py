@@ -1,12 +1,12 @@
 """A lazy ``njit``: Numba is imported when a compiled function is first called.
 
-A node that answers for a handful of users runs the plain NumPy form of a query and never needs Numba, whose import
-takes longer than the answer. So modules that define kernels use :func:`njit` from here instead of Numba's.
+A node that answers for a few users runs the plain NumPy form of a query and never needs Numba, whose import takes
+longer than the answer. So modules that define kernels use :func:`njit` from here instead of Numba's.
 
-Kernels call each other far more often than Python calls them. A function that compiled code calls is compiled without
-the two wrappers through which Python and C would call it: a quarter of the time of compiling. The garbage collector
-pauses meanwhile: looking for cycles among the compiler's many objects takes another tenth or more. Processes that need
-the same function at the same time compile it once: :mod:`tacitly.simd.one_compiler`.
+Kernels call each other far more often than Python calls them. Functions that are called by compiled code are compiled
+without the two wrappers for calls from Python and C, which saves a quarter of the compile time. The garbage collector
+is paused during compilation, because searching for cycles among the compiler's many objects takes another tenth or
+more. Processes that need the same function at the same time compile it once: :mod:`tacitly.simd.one_compiler`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 from tacitly.simd.one_compiler import OneCompiler
 
 MANY = 8192
-"""Users from which on compiled kernels compute what array operations can: fewer would wait for the compiler."""
+"""From this number of users on, compiled kernels are used instead of array operations; fewer would wait for
+compiling."""
 
 UNCOUNTED: dict[str, Any] = {
     "nogil": True,
@@ -31,24 +32,24 @@ UNCOUNTED: dict[str, Any] = {
     "error_model": "numpy",
     "_nrt": False,
 }
-"""Options of functions that make no arrays and return none, for calls from kernels that hold the arrays.
+"""Options of functions that create and return no arrays, for calls from kernels that own the arrays.
 
-Numba counts references in every function that takes an array, by atomic operations that wait for all stores before
-them: where functions are called for every eight users, a sixth of the time.
+Numba counts references in every function that takes an array, by atomic operations that wait for all earlier stores. If
+such functions are called for every eight users, this takes a sixth of the time.
 """
 
-_CELLS = 1 << 16  # users times features up to which array operations compute what is linear in both
-_NARROW = 32  # features up to which they form a matrix over all features for every user
+_CELLS = 1 << 16  # users times features up to which array operations compute queries linear in both
+_NARROW = 32  # features up to which array operations form a matrix over all features for every user
 _LOCK = threading.RLock()
 
 TOLD: list[Callable[[], None]] = []
-"""Called whenever a compilation starts. A list here, because Numba's own listeners need Numba imported."""
+"""Called whenever a compilation starts. The list is defined here, because Numba's listeners would import Numba."""
 
 
 def few(n_users: int, n_features: int) -> bool:
-    """Whether users are so few that array operations take less time than compiling kernels, or loading them.
+    """Whether there are so few users that array operations take less time than compiling or loading kernels.
 
-    Public sizes decide, never how many rows there are: everybody's last bits depend on the form.
+    Only public sizes decide, never numbers of rows, because the last bits of all results depend on the form.
 
     >>> few(5000, 8), few(5000, 64), few(100_000, 1), few(10, 1000)
     (True, False, False, False)
@@ -87,9 +88,9 @@ class Compiled:
             return self._dispatchers[inside]
 
     def _copy(self, inside: bool) -> FunctionType:
-        """Return the function with dispatchers for the functions it calls: Numba accepts no others.
+        """Return the function with dispatchers for the functions it calls, because Numba accepts only dispatchers.
 
-        Its name is another one inside, because compiled code is cached by name and signature only.
+        The inside version has another name, because compiled code is cached by name and signature only.
         """
         function: Any = self._function
         names = dict(function.__globals__)
@@ -117,7 +118,7 @@ class Elsewhere(Compiled):
 
 @functools.cache
 def _watch_compiler() -> None:
-    """Whenever Numba compiles, tell who asked and pause the garbage collector; unlock functions that do not compile.
+    """When Numba compiles, call the listeners and pause the garbage collector; unlock functions that fail to compile.
 
     Numba compiles in one thread at a time.
     """
@@ -125,7 +126,7 @@ def _watch_compiler() -> None:
 
     class Watching(event.Listener):
         def __init__(self) -> None:
-            self.depth, self.enabled = 0, False  # a function that calls others is compiled around them
+            self.depth, self.enabled = 0, False  # compiling a function includes compiling the functions it calls
 
         def on_start(self, event: Any) -> None:
             for tell in TOLD:
@@ -138,7 +139,7 @@ def _watch_compiler() -> None:
         def on_end(self, event: Any) -> None:
             self.depth -= 1
             cache = event.data["dispatcher"]._cache
-            if event._exc_details is not None and isinstance(cache, OneCompiler):  # is_failed says the contrary
+            if event._exc_details is not None and isinstance(cache, OneCompiler):  # is_failed has the wrong value
                 cache.release()
             if self.depth == 0 and self.enabled:
                 gc.enable()

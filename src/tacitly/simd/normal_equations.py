@@ -1,8 +1,8 @@
-"""Eight users at a time: their projected rows side by side, and their k×k systems, one per SIMD lane.
+"""Eight users at a time: their projected rows next to each other, and their k×k systems, one per SIMD lane.
 
-Shared by kernels that solve a small system per user. A user's numbers depend on that user's rows alone, to the last
-bit: rows are read under a mask, and lanes do not interact. (Numba's cache checks files on their own: after a
-change here, delete the cache.)
+Shared by kernels that solve a small system per user. A user's numbers depend on that user's rows only, to the last bit:
+rows are read under a mask, and lanes do not interact. (Numba's cache checks each file separately: delete the cache
+after a change here.)
 """
 
 # Numba kernels are not typed.
@@ -73,8 +73,8 @@ def some_rows(P, b, place, count):
 def project_doubles(X, first, last, basis, out, place, ahead):
     """Write basis[b]·X[first + j] to out[b, place + j] in double precision, four by four at a time.
 
-    Up to three columns after the last are overwritten, with copies of it. Prefetches the rows ``ahead`` bytes further
-    on.
+    Up to three columns after the last are overwritten with copies of it. Rows ``ahead`` bytes further on are
+    prefetched.
     """
     d, width, room = X.shape[1], basis.shape[1], out.shape[1]
     whole, end, ahead = d - d % LANES, (last - 1) * d, ahead // X.itemsize

@@ -1,12 +1,12 @@
 """Processes that start together compile each kernel once, not once each.
 
-Sites, actors and workers of one machine share the folder in which Numba keeps compiled kernels, and often need the same
-kernel at the same moment. Who finds it missing takes a lock beside it, looks again, and compiles if it is still
-missing; the others wait and load. The lock also keeps two processes from giving one number to the files of two
-signatures, which Numba's index does not exclude.
+Sites, actors and workers on one machine share the folder in which Numba caches compiled kernels, and often need the
+same kernel at the same moment. A process that finds it missing takes a lock next to it, looks again, and compiles if it
+is still missing; the others wait and load it. The lock also prevents two processes from giving the same number to the
+files of two signatures, which Numba's index does not exclude.
 
-A kernel that calls others is locked while those are, always in the order of the calls, so that no two processes wait
-for each other. No process waits longer than :data:`PATIENCE`; a kernel is then compiled twice, which is harmless.
+A kernel that calls others is locked while these are locked, always in the order of the calls, so that no two processes
+wait for each other. No process waits longer than :data:`PATIENCE`; a kernel is then compiled twice, which is harmless.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 from tacitly.portable import AlreadyLocked, FileLock, lock_file
 
 PATIENCE = 600.0
-"""Seconds after which a process compiles a kernel although another one seems to: on a busy machine, the largest kernels
-take minutes."""
+"""Seconds after which a process compiles a kernel itself although another one holds the lock: on a busy machine, the
+largest kernels take minutes."""
 
 _POLL = 0.1  # seconds
-_held: set[Path] = set()  # by this process, in which Numba compiles in one thread at a time
+_held: set[Path] = set()  # locks of this process, in which Numba compiles in one thread at a time
 
 
 class OneCompiler:
-    """Numba's cache of one function; what is missing is locked until it is saved, or until compiling has failed."""
+    """Numba's cache of one function; a missing entry is locked until it is saved, or until compiling has failed."""
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
@@ -38,7 +38,7 @@ class OneCompiler:
         return getattr(self._cache, name)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return the compiled function, or None for whoever is to compile it."""
+        """Return the compiled function, or None if the caller must compile it."""
         found = self._cache.load_overload(signature, target)
         if found is not None:
             return found
@@ -53,7 +53,7 @@ class OneCompiler:
         return found
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        """Save what was compiled, and let others load it."""
+        """Save the compiled function, and let others load it."""
         try:
             self._cache.save_overload(signature, data)
         finally:
@@ -67,7 +67,7 @@ class OneCompiler:
             lock.release()
 
     def _lock(self) -> FileLock | None:
-        """Wait for the lock; None where this process has it, nobody can, or another process takes too long."""
+        """Wait for the lock; None if this process has it, locking is impossible, or another process takes too long."""
         end = time.monotonic() + PATIENCE
         while self._path not in _held:
             with contextlib.suppress(AlreadyLocked):
@@ -75,7 +75,7 @@ class OneCompiler:
                     self._cache._impl.locator.ensure_cache_path()
                     lock = lock_file(self._path, remove=True)
                 except OSError:
-                    return None  # a folder that cannot be written, or a disk without locks
+                    return None  # the folder is read-only, or its disk does not support locks
                 _held.add(self._path)
                 return lock
             if time.monotonic() > end:

@@ -1,7 +1,7 @@
 """Sums of outer products of rows, XᵀX, for rows that a kernel has just written: one triangle, in double precision.
 
-Rows lie in panels of :data:`PANEL` columns, each panel one row after the other, so that what a tile of the sum reads is
-contiguous and stays in the first-level cache whatever the number of columns. A tile is eight rows of the sum by sixteen
+Rows are stored in panels of :data:`PANEL` columns, each panel row by row, so that the data that a tile of the sum reads
+are contiguous and stay in the first-level cache for any number of columns. A tile is eight rows of the sum by sixteen
 columns: sixteen registers, for which ten numbers or registers are loaded per row of X.
 """
 
@@ -25,10 +25,11 @@ _inside: Any = njit(**UNCOUNTED)
 
 @_inside
 def add_outer_products(panels, room, count, out, ahead, place, lines):
-    """Add XᵀX to the lower triangle of ``out``; what it adds above the diagonal is of no use.
+    """Add XᵀX to the lower triangle of ``out``; values added above the diagonal are meaningless.
 
-    Number c of row j of X is panels[c // 16, j, c % 16], with ``room`` rows per panel of which ``count`` are there. The
-    size of ``out`` is a multiple of 16. Meanwhile this many cache lines of ``ahead``, from an element on, are fetched.
+    Column c of row j of X is panels[c // 16, j, c % 16], with ``room`` rows per panel, of which ``count`` are used. The
+    size of ``out`` is a multiple of 16. Meanwhile this many cache lines of ``ahead``, from an element on, are
+    prefetched.
     """
     width, step = out.shape[1], _LINE // ahead.itemsize
     half = width // PANEL

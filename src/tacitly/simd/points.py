@@ -1,7 +1,7 @@
 """Points on the circle and logarithms of eight numbers at a time, in registers, by polynomials.
 
-The polynomials interpolate at Chebyshev's nodes, so that they need fewer terms than series; errors are below 1e-14. NaN
-and infinity give undefined results: callers leave such lanes out.
+The polynomials interpolate at Chebyshev nodes, so that they need fewer terms than series; errors are below 1e-14. NaN
+and infinity give undefined results: callers discard such lanes.
 """
 
 # Numba-compiled functions have no types that mypy knows.
@@ -28,7 +28,7 @@ def _coefficients(function: Callable[[Array], Array], largest: float, degree: in
     return tuple(float(value) for value in found.coef)
 
 
-# Of squares. The quotients have no zero to divide by: Chebyshev's nodes lie inside.
+# Functions of squares. The quotients never divide by zero, because Chebyshev nodes lie inside the interval.
 _COSINE = _coefficients(lambda square: np.cos(np.pi / 4.0 * np.sqrt(square)), 1.0, 6)
 _SINE = _coefficients(lambda square: np.sin(np.pi / 4.0 * np.sqrt(square)) / np.sqrt(square), 1.0, 5)
 _LOGARITHM = _coefficients(lambda square: 2.0 / np.log(2.0) * np.arctanh(np.sqrt(square)) / np.sqrt(square), 0.02944, 5)
@@ -36,7 +36,7 @@ _LOGARITHM = _coefficients(lambda square: 2.0 / np.log(2.0) * np.arctanh(np.sqrt
 
 @_inlined
 def point(turns):
-    """Return cosine and sine of π·turns, for at most one half turn: those of a quarter, doubled twice."""
+    """Return cosine and sine of π·turns, for |turns| ≤ 1: computed for a quarter, then doubled twice."""
     u, one = turns * turns, spread(1.0)
     c = spread(_COSINE[6])
     c = c * u + spread(_COSINE[5])
@@ -59,7 +59,7 @@ def point(turns):
 
 @_inlined
 def logarithm(x):
-    """Return the logarithm to base 2 of positive numbers; below −1022 for those that are not normal."""
+    """Return the base-2 logarithm of positive numbers; below −1022 for subnormal numbers."""
     one, m = spread(1.0), significand(x)
     t = (m - one) / (m + one)  # at most 0.1716
     u = t * t

@@ -1,8 +1,8 @@
 """Many short dot products at once: rows on public directions, and weighted sums of rows.
 
-The result for a row depends on that row only, to the last bit, whatever its position and its neighbours; a matrix
-product does not guarantee that. (Numba's cache checks this file only: after a change in ``registers.py``, delete the
-cache.)
+The result for a row depends on that row only, to the last bit, independent of its position and its neighbours; a matrix
+product does not guarantee that. (Numba's cache checks this file only: delete the cache after a change in
+``registers.py``.)
 """
 
 # Numba-compiled functions, and code generators for them, have no types that mypy knows.
@@ -73,7 +73,7 @@ def store_four(X, position, stride, registers):
 
 
 def _projection(part, lines=1):
-    """Return the compiled projection on a basis of which only ``part`` of every four rows is not zero.
+    """Return the compiled projection on a basis in which only ``part`` of every four rows is not zero.
 
     Every ``lines``-th cache line is prefetched; the others are left to the code that reads the rows next.
     """
@@ -82,8 +82,8 @@ def _projection(part, lines=1):
     def project(X, first, last, d, basis, out, place, ahead):
         """Write basis[b]·X[first + j] to out[b, place + j], over the first d columns, four by four at a time.
 
-        Up to three columns after the last are overwritten, with copies of it. Prefetches the rows ``ahead`` bytes
-        further on: a user's rows are read in a burst and processed for longer, and memory would idle meanwhile.
+        Up to three columns after the last are overwritten with copies of it. Rows ``ahead`` bytes further on are
+        prefetched: a user's rows are read in a burst and processed for longer, and memory would be idle meanwhile.
         """
         length, width, lanes, room = X.shape[1], basis.shape[1], lanes_of(X), out.shape[1]
         whole, end, ahead = d - d % lanes, (last - 1) * length, ahead // X.itemsize

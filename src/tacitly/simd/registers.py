@@ -1,12 +1,12 @@
 """SIMD registers for compiled kernels.
 
-Numba vectorises simple loops, but not what costs most here: many short dot products at once. So a register of 64 bytes
-is a Numba type (:class:`Register`) with only the operations that kernels need. LLVM maps it to the machine's registers:
-one of AVX-512, two of AVX2, four of NEON.
+Numba vectorises simple loops, but not the most expensive operation here: many short dot products at once. So a register
+of 64 bytes is a Numba type (:class:`Register`) with only the operations that kernels need. LLVM maps it to the
+machine's registers: one of AVX-512, two of AVX2, four of NEON.
 
-Two rules keep users apart. A register never mixes two rows: the end of a row is read under a mask, because zero times a
-neighbour's NaN is NaN. And NaN and infinity keep their meaning (no ``nnan``, no ``ninf``): kernels rely on it to leave
-out users whose values are not finite.
+Two rules keep users separate. A register never mixes two rows: the end of a row is read under a mask, because zero
+times a neighbour's NaN is NaN. And NaN and infinity keep their meaning (no ``nnan``, no ``ninf``), because kernels rely
+on it to leave out users whose values are not finite.
 """
 
 # Numba-compiled functions, and code generators for them, have no types that mypy knows.
@@ -28,7 +28,7 @@ from numba.extending import intrinsic, models, overload, register_model
 
 _operation: Any = intrinsic  # its declared type describes the generators below, not the functions that kernels call
 _BYTES = 64
-_HALF_ROOT = int(np.array([math.sqrt(0.5)]).view(np.int64)[0])  # the bits of the least significand: up to √2
+_HALF_ROOT = int(np.array([math.sqrt(0.5)]).view(np.int64)[0])  # bits of the smallest significand; below √2
 FUSE = ("contract",)  # allow fused multiply-add, and no other change of the arithmetic
 
 
@@ -70,14 +70,14 @@ class _RegisterModel(models.PrimitiveModel):
 
 def address_of(context, builder, kind, array, position, *, pointee=None):
     """Return the address of an element, by its position in row-major order."""
-    if kind.layout != "C":  # in any other layout, row-major positions would point elsewhere, or outside
+    if kind.layout != "C":  # in any other layout, row-major positions would be wrong, or outside of the array
         raise TypeError(f"kernels that address by position need C-contiguous arrays. Found {kind}.")
     address = builder.gep(context.make_array(kind)(context, builder, array).data, [position])
     return address if pointee is None else builder.bitcast(address, pointee.as_pointer())
 
 
 def shuffle(builder, a, b, lanes):
-    """Return a vector of these lanes of two, the second's numbered after the first's."""
+    """Return a vector of selected lanes of two vectors; the second's lanes are numbered after the first's."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
@@ -111,7 +111,7 @@ def _masked_load(context, builder, kind, arguments, lanes):
 
 @_operation
 def frozen(typing_context, array):
-    """Return an array as one that is read only: a kernel that takes users' rows is then compiled once, not twice."""
+    """Return an array as a read-only one, so that a kernel that takes users' rows is compiled once, not twice."""
 
     def generate(context, builder, signature, arguments):
         return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
@@ -251,8 +251,8 @@ def add_to(typing_context, array, position, register):
 def fetch(typing_context, array, position):
     """Prefetch an element's cache line; harmless beyond the end of the array.
 
-    Into the L2 cache, not L1: L1 prefetches queue behind its few miss buffers and stall the loads that are needed now
-    (measured: slower than no prefetch, while L2 prefetches hide the memory latency).
+    It uses the L2 cache, not L1: L1 prefetches queue behind its few miss buffers and stall the loads that are needed
+    now (measured: slower than no prefetch, while L2 prefetches hide the memory latency).
     """
 
     def generate(context, builder, signature, arguments):
@@ -300,7 +300,7 @@ overload(operator.truediv)(_arithmetic("fdiv"))
 
 
 def _of_one_argument(name, register):
-    """Return signature and generator of LLVM's function of this name."""
+    """Return signature and generator of the LLVM function with this name."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(arguments[0].type, [arguments[0].type])
@@ -318,7 +318,7 @@ def root(typing_context, register):
 
 @_operation
 def with_sign_of(typing_context, register, other):
-    """Return the sizes of one register with the signs of another."""
+    """Return the absolute values of one register with the signs of another."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(arguments[0].type, [arguments[0].type] * 2)
@@ -330,13 +330,13 @@ def with_sign_of(typing_context, register, other):
 
 @_operation
 def nearest(typing_context, register):
-    """Return the nearest whole number to every lane."""
+    """Return every lane rounded to the nearest integer."""
     return _of_one_argument("nearbyint", register)
 
 
 @_operation
 def absolute(typing_context, register):
-    """Return the size of every lane."""
+    """Return the absolute value of every lane."""
     return _of_one_argument("fabs", register)
 
 
@@ -371,7 +371,7 @@ def _exponents(builder, value):
 
 @_operation
 def at_least(typing_context, register, value):
-    """Return ``register``, or ``value`` where that is more; ``value`` also where a lane is not a number."""
+    """Return the maximum of ``register`` and ``value``; ``value`` also where a lane is NaN."""
 
     def generate(context, builder, signature, arguments):
         least = splat(builder, arguments[1], register.lanes)
@@ -382,7 +382,7 @@ def at_least(typing_context, register, value):
 
 @_operation
 def at_most(typing_context, register, value):
-    """Return ``register``, or ``value`` where that is less; ``value`` also where a lane is not a number."""
+    """Return the minimum of ``register`` and ``value``; ``value`` also where a lane is NaN."""
 
     def generate(context, builder, signature, arguments):
         most = splat(builder, arguments[1], register.lanes)
@@ -393,7 +393,7 @@ def at_most(typing_context, register, value):
 
 @_operation
 def beyond(typing_context, register, value):
-    """Return an integer that is zero if every lane is a number of at most ``value``, in size."""
+    """Return an integer that is zero if the absolute value of every lane is a number of at most ``value``."""
 
     def generate(context, builder, signature, arguments):
         most = splat(builder, arguments[1], register.lanes)
@@ -421,7 +421,7 @@ def where_finite(typing_context, test, register):
 
 @_operation
 def where_number(typing_context, test, register):
-    """Return ``register`` where ``test`` is a number, NaN elsewhere."""
+    """Return ``register`` where ``test`` is not NaN, else NaN."""
 
     def generate(context, builder, signature, arguments):
         nan = splat(builder, arguments[1].type.element(math.nan), register.lanes)

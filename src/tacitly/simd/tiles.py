@@ -1,7 +1,7 @@
 """Tiles of sixteen registers, one user per SIMD lane: the inner steps of inverting many small matrices at once.
 
-A tile is four by four entries of a matrix, each a register of :mod:`tacitly.simd.registers`. Written out as one
-straight piece of code they stay in registers, and a loaded number is used four times.
+A tile is four by four entries of a matrix, each a register of :mod:`tacitly.simd.registers`. The generated code is one
+straight sequence, so that entries stay in registers, and every loaded number is used four times.
 """
 
 # Code generators for Numba have no types that mypy knows.
@@ -25,7 +25,7 @@ _Z = ir.IntType(64)
 
 
 class _Lanes:
-    """Registers in an array, by their number: positions in the array are multiples of the lanes."""
+    """Registers in an array, addressed by number: positions in the array are multiples of the number of lanes."""
 
     def __init__(self, context, builder, kind, array):
         self._builder = builder
@@ -52,9 +52,9 @@ def _steps(builder, start, step, count=SIDE):
 
 
 def _transposed(builder, rows):
-    """Return the columns of as many rows as lanes: pairs of lanes, then pairs of pairs, up to halves are exchanged.
+    """Return the columns of as many rows as lanes: pairs of lanes are exchanged, then pairs of pairs, up to halves.
 
-    Each of these is one instruction of AVX-512.
+    Each exchange is one instruction of AVX-512.
     """
     lanes = len(rows)
     for unit in (1 << power for power in range(lanes.bit_length() - 1)):
@@ -90,7 +90,7 @@ def transpose_eight(typing_context, array, position, stride, out, place):
 
 @_operation
 def transpose_back(typing_context, room, place, out, position, stride):
-    """Store the lanes of eight registers, from number ``place`` on, as eight rows: from a position of ``out`` on."""
+    """Store the lanes of eight registers, from number ``place`` on, as eight rows from a position of ``out`` on."""
 
     def generate(context, builder, signature, arguments):
         array, place, target, position, stride = arguments
@@ -128,7 +128,7 @@ def transpose_square(typing_context, array, position, stride, out, place, step):
 
 
 def _subtraction(wanted):
-    """Return the operation that subtracts products from those entries (i, k) of a tile that are wanted."""
+    """Return the operation that subtracts products from selected entries (i, k) of a tile."""
 
     def operation(typing_context, room, place, stride, left, row_step, step, right, width):
         def generate(context, builder, signature, arguments):
@@ -153,7 +153,7 @@ def _subtraction(wanted):
 
     operation.__doc__ = """Subtract from the tile at ``place`` the products of four rows with four columns.
 
-    Entry (i, k), at place + i·stride + k, loses the sum over q < 4 of room[left + i·row_step + q·step] ·
+    Entry (i, k), at place + i·stride + k, is reduced by the sum over q < 4 of room[left + i·row_step + q·step] ·
     room[right + q·width + k]. All of these are numbers of registers.
     """
     return _operation(operation)
@@ -183,7 +183,7 @@ def reciprocal(typing_context, register):
 def invert_four(typing_context, room, place, stride, start):
     """Replace the upper triangle of a tile by that of minus its inverse, and write the inverse's from ``start`` on.
 
-    NaN where the tile is not positive definite.
+    The result is NaN where the tile is not positive definite.
     """
 
     def generate(context, builder, signature, arguments):

@@ -1,8 +1,8 @@
 """Top-k selection for eight users at once, one user per SIMD lane (:mod:`tacitly.simd.registers`).
 
-A mispredicted branch costs more than all the arithmetic around it. So nothing branches here: the position of a number
-is written over the lowest bits of its absolute value, where it only breaks ties, and then maximum and minimum of two
-numbers suffice to keep the largest in order, each with its position.
+A mispredicted branch costs more than all the arithmetic around it, so the code has no branches. The position of a
+number is written over the lowest bits of its absolute value, where it only breaks ties. Then maximum and minimum of two
+numbers are sufficient to keep the largest in order, each with its position.
 """
 
 # Numba-compiled functions, and code generators for them, have no types that mypy knows.

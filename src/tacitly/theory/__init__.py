@@ -1,12 +1,12 @@
-"""What the papers' theorems say, as functions: rates, conditions, printed constants and what they are worth.
+"""The papers' theorems as functions: rates, conditions, printed constants, and their errors.
 
 One module per paper: :mod:`~tacitly.theory.centaur`, :mod:`~tacitly.theory.fedpower`,
 :mod:`~tacitly.theory.trace_regression`, :mod:`~tacitly.theory.private_fedrep`, :mod:`~tacitly.theory.low_rank_sparse`.
-Each function states the formula, its theorem, and what is wrong with it. :func:`how_many` answers the first question:
-how many users and rows do I need?
+Each function states the formula, its theorem, and its errors. :func:`how_many` answers the first question: how many
+users and rows do I need?
 
-Rates have constants that nobody knows. They are arguments, 1 unless stated, so a value says how an error moves when n,
-d or ε does, not how large it is: :func:`tacitly.plan` answers that by simulation.
+Rates have unknown constants. They are arguments, 1 unless stated. So a value shows how an error changes with n, d or ε,
+not how large it is; :func:`tacitly.plan` predicts that by simulation.
 """
 
 from tacitly.theory import centaur, fedpower, low_rank_sparse, private_fedrep, trace_regression

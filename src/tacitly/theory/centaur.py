@@ -28,7 +28,7 @@ def clip_norm(
 ) -> float:
     """Return ζ = c μ² k s_k² √(d k log n), which no gradient exceeds with high probability (Lemma C.1).
 
-    The bound concerns utility only: the clip makes the guarantee hold for any data.
+    The bound concerns utility only: clipping makes the guarantee hold for any data.
 
     >>> round(clip_norm(1000, 50, 2), 2)
     52.57
@@ -74,10 +74,11 @@ def noise_limit(
 
 
 def rounds(floor: float, *, condition: float = 1.0, start: float = 0.2) -> int:
-    """Return Theorem 5.1's rounds T, after which the start is forgotten: (16 κ²/E₀) log(ε₀/floor), E₀ = √(1 − ε₀²).
+    """Return Theorem 5.1's number of rounds T: (16 κ²/E₀) log(ε₀/floor), E₀ = √(1 − ε₀²).
 
-    Flaw: the paper prints T = c κ² log(κ η ζ σ d/n), the logarithm of the floor itself, which is negative wherever the
-    theorem says something. This is the number that its recursion (22) gives.
+    After these rounds the initial error is negligible. Flaw: the paper prints T = c κ² log(κ η ζ σ d/n), the logarithm
+    of the floor itself, which is negative wherever the theorem is informative. This function returns the number that
+    follows from its recursion (22).
 
     >>> rounds(0.01), rounds(0.01, condition=2.0)
     (49, 196)
@@ -100,7 +101,7 @@ def printed_epsilon(noise: float, rounds: int, delta: float) -> float:
 
 
 def true_epsilon(noise: float, rounds: int, delta: float, *, replace_one: bool = True) -> float:
-    """Return the exact ε of T rounds: μ = 2√T/σ where a user is replaced (the paper's relation), √T/σ zeroed out.
+    """Return the exact ε of T rounds: μ = 2√T/σ if a user is replaced (the paper's relation), √T/σ under zero-out.
 
     >>> round(true_epsilon(20.0, 100, 1e-5, replace_one=False), 2)
     1.99
@@ -156,7 +157,8 @@ def start_settings(
     ζ₀ = c μ² k^1.5 s_k² √d log n (√(log n) + √k), L = c (s_k² + Σ s_j²)/s_k² · log(kd/ε_i), and
     σ₀ = n s_k²/(c ζ₀ k √(d log L)). ``spectrum`` is s₁ … s_k; empty: all one.
 
-    Flaw: Lemma F.2 charges αL/σ₀² for it, which is neither add/remove (half of it) nor replace-one (twice).
+    Flaw: Lemma F.2 charges αL/σ₀² for it, which is neither the value for add/remove (half of it) nor replace-one
+    (twice).
 
     >>> [round(value, 2) for value in start_settings(1_000_000, 20, 2)]
     [896.69, 25, 69.5]
@@ -184,9 +186,9 @@ def start_rows(
 
 
 def start_copies(failure: float, *, success: float = 0.99) -> int:
-    """Return Lemma F.3's number of copies T₀ = 8 p log(1/δ), after which a good one is chosen but with chance δ.
+    """Return Lemma F.3's number of copies T₀ = 8 p log(1/δ), of which a good one is chosen with probability 1 − δ.
 
-    Each copy pays for itself: T₀ copies need √T₀ times the noise at the same ε. The choice is post-processing.
+    Each copy is charged: T₀ copies need √T₀ times the noise at the same ε. The choice is post-processing.
 
     >>> start_copies(1e-3)
     55
@@ -196,7 +198,7 @@ def start_copies(failure: float, *, success: float = 0.99) -> int:
 
 
 def start_is_accepted(single: float, wanted: float) -> bool:
-    """Return whether copies of accuracy ε_i can be told apart well enough for ε₀ (Lemma F.3, equation 69).
+    """Return whether the accuracy ε_i of copies is sufficient to choose one for ε₀ (Lemma F.3, equation 69).
 
     >>> start_is_accepted(0.01, 0.2), start_is_accepted(0.1, 0.2)
     (True, False)

@@ -1,12 +1,12 @@
 """FedPower (Guo et al. 2021): its theorems as functions.
 
-Symbols: σ_k (``kth``) and σ_{k+1} (``following``) are eigenvalues of M = AᵀA/n, ``largest`` is σ₁; devices hold
-shares p_i of the rows (``shares``); r ≥ k columns are iterated (``width``), p local steps lie between communications
-(``local_steps``), T steps are made in all (``steps``); η (``spread``) bounds ‖M_i − M‖ by η‖M‖. Unnamed constants are
-the argument ``constant``.
+Symbols: σ_k (``kth``) and σ_{k+1} (``following``) are eigenvalues of M = AᵀA/n, ``largest`` is σ₁; devices have shares
+p_i of the rows (``shares``); r ≥ k columns are iterated (``width``), with p local steps between communications
+(``local_steps``) and T steps in total (``steps``); η (``spread``) bounds ‖M_i − M‖ by η‖M‖. Unnamed constants are the
+argument ``constant``.
 
-Privacy in these theorems is the paper's: one entry of AᵀA changes by at most 1. It protects no row and no person; see
-:mod:`tacitly.methods.fedpower.as_printed` for eight reasons why the printed noise does not give even that.
+Privacy in these theorems is the paper's: one entry of AᵀA changes by at most 1. This protects no row and no person;
+:mod:`tacitly.methods.fedpower.as_printed` gives eight reasons why the printed noise does not even guarantee that.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ def iterations(kth: float, following: float, d: int, error: float, *, printed: b
 
 
 def noise_scale(epsilon: float, delta: float, smallest: float, rounds: int, *, likeliest: float = 1.0) -> float:
-    """Return Algorithm 2's σ = R/(ε s) √(2 log(1.25 R q/δ)) for R = ⌊T/p⌋ communications, s the smallest device's rows.
+    """Return Algorithm 2's σ = R/(ε s) √(2 log(1.25 R q/δ)) for R = ⌊T/p⌋ communications.
 
-    ``likeliest`` is max q_i, the chance that a device is drawn (Algorithm 3); 1 where all take part. Flaws: a device
-    takes part with chance K/m, not 1/m, and the server knows which ones do (reason P7); the sum over R communications
-    is naive composition, 4.5 times the noise that R = 10 needs.
+    ``smallest`` is s, the number of rows of the smallest device.
+
+    ``likeliest`` is max q_i, the probability that a device is drawn (Algorithm 3); 1 if all take part. Flaws: a device
+    takes part with probability K/m, not 1/m, and the server knows which ones do (reason P7); the sum over R
+    communications is naive composition, 4.5 times the noise that R = 10 needs.
 
     >>> round(noise_scale(1.0, 1e-5, 1000, 10), 4)
     0.053
@@ -56,7 +58,7 @@ def full_participation(
     kth: float, following: float, *, d: int, width: int, shares: Sequence[float], noise: float, rounds: int,
     spread: float, residual: float, largest: float, constant: float = 1.0,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return Theorem 5's I₁ (noise) and I₂ (devices that differ); the sine of the angle is at most of their order.
+    """Return Theorem 5's I₁ (noise) and I₂ (differences of devices); the sine of the angle is at most of their order.
 
     I₁ = σ √(Σp_i²) √r (√d + √log R)/g and I₂ = σ₁ (η + (2 + η) ρ)/g with g = (σ_k − σ_{k+1})(1 − (1 − p₁) ρ), R
     communications, ρ = ``residual`` (Theorem 6). Flaw: the printed I₂ has ρ₁ for p₁ in g.
@@ -81,7 +83,8 @@ def residual_aligned(
     """Return Theorem 6's bound on ρ with Procrustes alignment: min(2e² κ^p p η, η σ₁/δ_k + 2 γ^(p/4) tan θ).
 
     ``ratio`` is γ_k = σ_{k+1}/σ_k, ``tangent`` is tan θ_k at the last communication. Flaw: Lemma 14, which proves it,
-    has √2 in front of both, and (1 + η)^(p − 1)/(1 − η)^p where the theorem has e². This is the lemma's value.
+    has a factor √2 for both, and (1 + η)^(p − 1)/(1 − η)^p where the theorem has e². This function returns the lemma's
+    value.
 
     >>> round(residual_aligned(0.001, 2, condition=2.0, largest=3.0, gap=1.0), 5)
     0.00424
@@ -97,7 +100,7 @@ def residual_aligned(
 def residual_unaligned(spread: float, local_steps: int, *, condition: float, k: int) -> float:
     """Return Theorem 6's bound on ρ without alignment: 4 √(2k) p κ^p η (1 + η)^(p − 1) (Lemma 15); it grows with κ^p.
 
-    Flaw: the theorem prints 4e√k p κ^p η and loses the lemma's √2, which matters where η is near 1/p.
+    Flaw: the theorem prints 4e√k p κ^p η and loses the lemma's √2, which matters if η is near 1/p.
 
     >>> round(residual_unaligned(0.001, 2, condition=2.0, k=2), 4)
     0.0641
@@ -112,10 +115,10 @@ def sampled_with_replacement(
     kth: float, following: float, *, d: int, width: int, shares: Sequence[float], participants: int, noise: float,
     rounds: int, spread: float, residual: float, largest: float, constant: float = 1.0,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Return Theorem 8's I₁ (noise), I₂ (devices that differ) and I₃ (sampling, scheme 1).
+    """Return Theorem 8's I₁ (noise), I₂ (differences of devices) and I₃ (sampling, scheme 1).
 
     φ(K) = Σ_{i≠j} p_i p_j/K + Σ p_i² + 1/K = 1/K + (1 − 1/K) Σ p_i² + 1/K. Flaw: it does not vanish as K grows, since
-    Σ p_i² ≥ 1/m, so I₃ ≥ σ₁ log(d + r)/(m·gap) even where every device is drawn many times.
+    Σ p_i² ≥ 1/m, so I₃ ≥ σ₁ log(d + r)/(m·gap) even if every device is drawn many times.
 
     >>> terms = sampled_with_replacement(
     ...     2.0, 1.0, d=100, width=4, shares=[0.1] * 10, participants=5, noise=0.01, rounds=10, spread=0.01,
@@ -138,10 +141,10 @@ def sampled_without_replacement(
     kth: float, following: float, *, d: int, width: int, shares: Sequence[float], participants: int, noise: float,
     rounds: int, spread: float, residual: float, largest: float, constant: float = 1.0,
 ) -> tuple[float, float, float, float]:  # fmt: skip
-    """Return Theorem 9's I₁ … I₄ (scheme 2): noise, devices that differ, sampling, devices of different sizes.
+    """Return Theorem 9's I₁ … I₄ (scheme 2): noise, differences of devices, sampling, unequal sizes of devices.
 
     ς, ς̲ and ζ are the largest and smallest sum, and the largest sum of squares, of K shares; ψ(K) = Σ_{i≠j} p_i p_j/K
-    + (1 + m/K) Σ p_i². Flaw: at K = m nothing is sampled, and ψ(m) is still 1/m + (2 − 1/m)·Σ p_i² > 0.
+    + (1 + m/K) Σ p_i². Flaw: at K = m there is no sampling, but ψ(m) is still 1/m + (2 − 1/m)·Σ p_i² > 0.
 
     >>> terms = sampled_without_replacement(
     ...     2.0, 1.0, d=100, width=4, shares=[0.1] * 10, participants=5, noise=0.01, rounds=10, spread=0.01,

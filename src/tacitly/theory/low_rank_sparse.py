@@ -1,8 +1,8 @@
 """AMHT-LRS (Pal et al. 2024): its theorems as functions.
 
 Symbols: t users (tasks) with m rows each, d features, rank r, k personal coordinates, label noise σ; λ₁ ≥ λ_r are
-eigenvalues of (r/t)WᵀW (``largest``, ``smallest``); μ* is the incoherence of heads and basis, ζ (``overlap``) the users
-that share a personal coordinate. Unnamed constants and logarithms are the argument ``constant``.
+eigenvalues of (r/t)WᵀW (``largest``, ``smallest``); μ* is the incoherence of heads and basis, ζ (``overlap``) the
+number of users that share a personal coordinate. Unnamed constants and logarithms are the argument ``constant``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def errors(
 ) -> tuple[float, float, float]:  # fmt: skip
     """Return Theorem 1's bounds: ‖(I − UU*ᵀ…)U‖_F = σS/√(μ*λ_r), ‖b − b*‖_∞ = σS/√k, and a new user's excess risk.
 
-    The last is σ²(S² + (k + r)/m). Flaw: S contains √(r³/(mλ_r)) and √(k/m), which do not fall with the number of
-    users: by this bound more users never help the basis beyond 1/√m. Measured errors do fall.
+    The last is σ²(S² + (k + r)/m). Flaw: S contains √(r³/(mλ_r)) and √(k/m), which do not decrease with the number of
+    users: by this bound more users never improve the basis beyond 1/√m. Measured errors do decrease.
 
     >>> [round(value, 4) for value in errors(5000, 100, 10, 1, 2)]
     [0.2459, 0.1739, 0.0905]
@@ -48,7 +48,7 @@ def rows_needed(
     d: int, rank: int, sparsity: int, *, noise: float = 1.0, incoherence: float = 1.0, largest: float = 1.0,
     smallest: float = 1.0, constant: float = 1.0,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return Theorem 1's least m (rows per user) and m·t (rows in all).
+    """Return Theorem 1's least m (rows per user) and m·t (rows in total).
 
     m = c(k + r²μ*(λ₁/λ_r)² + σ²r³/λ_r), mt = c r³dμ*(r μ*⁴λ_r²k + μ*(λ₁/λ_r)² + σ²(1 + 1/λ_r)).
 
@@ -65,8 +65,8 @@ def rows_needed(
 def noise_multiplier(epsilon: float, delta: float, *, in_proof: bool = False) -> float:
     """Return Theorem 2's σ_DP = 2√(log(1/δ) + ε)/ε.
 
-    It is sound for adding or removing a user with exactly m rows, and loose (exact ε 0.73 for a claim of 1). Flaw: the
-    proof of Theorem 3 uses half of it (``in_proof=True``), exact ε 1.55.
+    It is sound for adding or removing a user with exactly m rows, and loose (the exact ε is 0.73 for a claim of 1).
+    Flaw: the proof of Theorem 3 uses half of it (``in_proof=True``), for which the exact ε is 1.55.
 
     >>> [round(true_epsilon(noise_multiplier(1.0, 1e-5, in_proof=p), 1e-5), 2) for p in (False, True)]
     [0.73, 1.55]
@@ -90,8 +90,8 @@ def true_epsilon(multiplier: float, delta: float) -> float:
 def sensitivities(rows: int, features: float, labels: float, personal: float, head: float) -> tuple[float, float]:
     """Return Theorem 2's sensitivities of A and V: m A₁² A_w² and m A₁ (A₂ + A₃) A_w.
 
-    Flaws: they hold for users with at most m rows (a user with 3,070 where 500 were assumed spends 7.9 for a claim of
-    1), and the printed clip of a scalar, x·min(1, ρ/x), turns every negative label into +ρ.
+    Flaws: they hold for users with at most m rows (a user with 3,070 rows where 500 were assumed spends 7.9 for a claim
+    of 1), and the printed clipping of a scalar, x·min(1, ρ/x), turns every negative label into +ρ.
 
     >>> sensitivities(100, 3.0, 2.0, 1.0, 1.0)
     (900.0, 900.0)
@@ -106,8 +106,8 @@ def private_risk(
 ) -> tuple[float, float]:  # fmt: skip
     """Return Theorem 3's terms of a new user's excess risk: σ²S², and privacy.
 
-    Privacy: d r²(log(1/δ) + ε)(λ_rμ*)²(κ² + r²d²)/(ε²t²), κ = 1 + √(λ_r/λ₁) + max‖b‖/√(μ*λ_r). Flaws: the start, by
-    the method of moments, is not private, and thresholds are chosen from the data.
+    Privacy: d r²(log(1/δ) + ε)(λ_rμ*)²(κ² + r²d²)/(ε²t²), κ = 1 + √(λ_r/λ₁) + max‖b‖/√(μ*λ_r). Flaws: the initial
+    basis, by the method of moments, is not private, and thresholds are chosen from the data.
 
     >>> [round(term, 4) for term in private_risk(5000, 100, 10, 1, 2, 1.0, 1e-5, noise=0.0)]
     [0.0, 0.0005]
@@ -123,7 +123,7 @@ def private_risk(
 def users_needed(
     d: int, rank: int, epsilon: float, delta: float, *, incoherence: float = 1.0, constant: float = 1.0
 ) -> float:
-    """Return Theorem 3's least number of users: c (rd)^1.5 √(log(1/δ) + ε) μ*/ε, besides Theorem 1's.
+    """Return Theorem 3's least number of users: c (rd)^1.5 √(log(1/δ) + ε) μ*/ε, in addition to Theorem 1's condition.
 
     >>> round(users_needed(10, 1, 1.0, 1e-5))
     112
@@ -143,7 +143,7 @@ def central_model_rows(d: int, sparsity: int, overlap: int, *, constant: float =
 
 
 def central_model_rounds(accuracy: float, *, personal: float, entry: float, length: float, sparsity: int) -> int:
-    """Return Theorem 4's L = log((max‖b‖_∞ + ‖u‖_∞ + ‖u‖₂/√k)/ε₀): the error is halved by a constant each round.
+    """Return Theorem 4's L = log((max‖b‖_∞ + ‖u‖_∞ + ‖u‖₂/√k)/ε₀): each round reduces the error by a constant factor.
 
     >>> central_model_rounds(1e-3, personal=1.0, entry=0.5, length=1.0, sparsity=4)
     8

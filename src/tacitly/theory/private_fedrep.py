@@ -18,8 +18,8 @@ def gradient_norm(
 ) -> float:
     """Return Lemma 7's bound on a user's gradient: 82 (R + Γ) Γ √(dk) log(nb), b = ``rows`` in the batch.
 
-    The lemma prints Õ(·); the constant is the proof's. It is a bound for utility: 82 is far above what occurs (Figure 1
-    uses ψ = 10 where this gives 8,118 · (R + Γ)Γ).
+    The lemma prints Õ(·); the constant is from the proof. It is a bound for utility: 82 is far above typical values
+    (Figure 1 uses ψ = 10, while this bound is 8,118 · (R + Γ)Γ).
 
     >>> round(gradient_norm(20_000, 50, 2, noise=0.0))
     8121
@@ -35,7 +35,7 @@ def noise_scale(
 
     Flaws: C is never fixed (the proof of Proposition 29 uses √2, the experiments 4); the sensitivity under the paper's
     own replace-one relation is 2ψ/n, not ψ/n; and ρ + √(ρ log(1/δ)) in the proof lacks a factor 2.
-    :func:`true_epsilon` says what the noise gives.
+    :func:`true_epsilon` returns the ε that the noise really guarantees.
 
     >>> sigma = noise_scale(20_000, 10.0, 5, 1.0, 1e-6)
     >>> round(true_epsilon(20_000, 10.0, 5, sigma, 1e-6), 2)
@@ -73,7 +73,7 @@ def distance(
     n: float, rows: float, d: int, k: int, epsilon: float, *, start: float = 0.0, rounds: int = 1, head: float = 1.0,
     noise: float = 1.0, largest: float = 1.0, smallest: float = 1.0, constant: float = 1.0,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Return Lemma 9's three terms of dist(U, U*): what is left of the start, privacy, and sampling.
+    """Return Lemma 9's three terms of dist(U, U*): remaining initial error, privacy, and sampling.
 
     (1 − cησ²_min/4)^(T/2) dist₀ with η = 1/(2σ²_max) and c = 1 − dist₀²; (R + Γ)Γ d √(kT)/(nεσ²_min);
     √((R² + Γ²)Γ² dT/(nmσ⁴_min)). Flaw: the privacy term omits √log(1/δ), which Theorem 8's noise has.
@@ -95,7 +95,7 @@ def excess_risk(
     """Return Theorem 10's terms of the excess risk: privacy, sampling of the basis, and the heads' own R²k/m.
 
     (R² + Γ²)Γ⁴Λ²d²k/(n²ε²σ⁴λ²), (R² + Γ²)Γ⁴Λ²d/(nmσ⁴λ²), R²k/m; with ``new_rows`` = m' the last is R²k/m', a new
-    client's (Corollary 11), who costs nobody any privacy.
+    client's (Corollary 11), which has no privacy cost.
 
     >>> [f"{term:.1e}" for term in excess_risk(20_000, 10, 50, 2, 1.0, noise=0.01)]
     ['1.3e-05', '2.5e-04', '2.0e-05']
@@ -112,8 +112,8 @@ def jain_excess_risk(
 ) -> tuple[float, float, float]:  # fmt: skip
     """Return the terms of Priv-AltMin's excess risk (Jain et al. 2021), as Private FedRep quotes them for Γ = R = 1.
 
-    d³k²/(n²ε²σ⁴), d/(nmσ⁴), k/m: the privacy term is dk times that of Theorem 10. Flaw of the comparison: Figure 1
-    runs Priv-AltMin with m times the noise it needs and a ridge 50 times its signal.
+    d³k²/(n²ε²σ⁴), d/(nmσ⁴), k/m: the privacy term is dk times that of Theorem 10. Flaw of the paper's comparison:
+    Figure 1 runs Priv-AltMin with m times the noise that it needs and a ridge penalty 50 times its signal.
 
     >>> ours, theirs = excess_risk(1e4, 10, 50, 2, 1.0)[0], jain_excess_risk(1e4, 10, 50, 2, 1.0)[0]
     >>> round(2 * theirs / ours)  # the 2 is R² + Γ²
@@ -130,8 +130,8 @@ def start_distance(
 ) -> tuple[float, float]:  # fmt: skip
     """Return Lemma 12's terms of dist(U_init, U*): privacy (R² + Γ²)d^1.5/(nεσ²), sampling √((R² + Γ²)Γ²d/(mnσ⁴)).
 
-    Flaw: Algorithm 2's noise uses ψ/n where replacing a user moves the average by 2ψ/n (exact ε 1.66 for a claim of 1),
-    and the appendix drops a factor √2 more (2.42).
+    Flaw: Algorithm 2's noise uses ψ/n although replacing a user moves the average by 2ψ/n (the exact ε is 1.66 for a
+    claim of 1), and the appendix loses another factor √2 (2.42).
 
     >>> [round(term, 4) for term in start_distance(20_000, 10, 50, 1.0, noise=0.0)]
     [0.0177, 0.0158]
@@ -149,7 +149,7 @@ def margin_risk(
     """Return Theorem 17's terms above the best margin loss: r²Γ²k/(nερ²) and √(r²Γ²/(mρ²)). Neither depends on d.
 
     Flaw: the cover that it searches has (√k/γ)^(k'k) members (:func:`log_cover_size`), so Algorithm 3 cannot be run as
-    stated; the proof bounds the 0-1 loss where the algorithm scores the margin loss.
+    stated; the proof bounds the 0-1 loss, but the algorithm scores the margin loss.
 
     >>> [round(term, 4) for term in margin_risk(2000, 20, 2, 1.0, 0.5)]
     [0.004, 0.4472]
@@ -163,7 +163,7 @@ def projected_dimension(
     n: float, rows: float, margin: float, failure: float, *, radius: float = 1.0, head: float = 1.0,
     constant: float = 1.0,
 ) -> int:  # fmt: skip
-    """Return Algorithm 3's k' = c r²Γ² log(nm/β)/ρ². Flaw: the algorithm prints δ for β; it is a chance of failure.
+    """Return Algorithm 3's k' = c r²Γ² log(nm/β)/ρ². Flaw: the algorithm prints δ for β, a failure probability.
 
     >>> projected_dimension(2000, 20, 0.5, 0.05)
     55
@@ -173,7 +173,7 @@ def projected_dimension(
 
 
 def log_cover_size(dimension: int, k: int, mesh: float) -> float:
-    """Return the natural logarithm of the size of Algorithm 3's cover, (√k/γ)^(k'k): why it cannot be listed.
+    """Return the natural logarithm of the size of Algorithm 3's cover, (√k/γ)^(k'k): it is too large to enumerate.
 
     >>> round(log_cover_size(50, 2, 0.1) / math.log(10))
     115

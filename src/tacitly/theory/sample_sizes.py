@@ -1,4 +1,4 @@
-"""How many users, and how many rows of each? The papers' rates, solved for the number of users."""
+"""How many users with how many rows? The papers' rates, solved for the number of users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 1e15
 
 @dataclass(frozen=True)
 class Needed:
-    """The answer: ``users``, ``rows`` of each, the terms of the error there, and which of them decides."""
+    """The answer: ``users``, ``rows`` per user, the terms of the error for them, and which term is the largest."""
 
     users: int
     rows: int
@@ -30,7 +30,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class _Question:
-    """Everything a rate may depend on."""
+    """Everything that a rate may depend on."""
 
     epsilon: float
     delta: float
@@ -49,7 +49,7 @@ def how_many(
     rows: int | None = None, noise: float = 1.0, head: float = 1.0, sparsity: int = 1, columns: int | None = None,
     constant: float = 1.0,
 ) -> Needed:  # fmt: skip
-    """Return how many users, and rows of each, the theorem of a method needs for an error.
+    """Return how many users, and rows per user, the theorem of a method needs for an error.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ def how_many(
         default route, one Gram matrix of rows of norm 1 whose mean product has eigenvalue gap ``head``; users are rows.
         ``"trace_regression"``: ‖M̃ − M‖_F (Theorem 3); users are observations.
     rows
-        Rows of each user. None: as many as leave three quarters of the error to what more users lower (1 where the unit
-        is a row).
+        Rows of each user. None: so many that a quarter of the error remains for terms that more users do not reduce
+        (1 if the unit is a row).
     noise, head, sparsity, columns
         Label noise, norm of heads (or the gap, or the least singular value), personal coordinates, columns of the
         matrix (``features`` are its rows).
     constant
-        Factor that all rates hide. 1 is optimistic by the paper's logarithms: compare settings, or fit it to one
-        measured error, ``constant = measured/predicted``.
+        Factor that all rates hide. 1 is optimistic by the paper's logarithms: use it to compare settings, or fit it
+        to one measured error, ``constant = measured/predicted``.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def how_many(
 
 
 def _own_rows(method: str, error: float, rank: int, sparsity: int, noise: float) -> int:
-    """Return rows per user for which the terms that more users do not lower take a quarter of the error."""
+    """Return rows per user for which the terms that more users do not reduce are a quarter of the error."""
     if method in ("fedpower", "trace_regression"):
         return 1
     alone = float(rank)
@@ -125,7 +125,7 @@ def _low_rank_sparse(n: float, q: _Question) -> dict[str, float]:
 def _centaur(n: float, q: _Question) -> dict[str, float]:
     if n < 3:
         return {"privacy": math.inf}
-    # σ for which T rounds cost ε exactly, T as the recursion needs for the floor; two passes settle the logarithm.
+    # σ for which T rounds cost ε exactly, with T from the recursion for the floor; two iterations fix the logarithm.
     floor, sigma = 0.1, 1.0
     for _ in range(8):
         steps = centaur.rounds(min(floor, 0.19))
@@ -135,7 +135,8 @@ def _centaur(n: float, q: _Question) -> dict[str, float]:
 
 
 def _fedpower(n: float, q: _Question) -> dict[str, float]:
-    # Noise of an off-diagonal entry of one Gram matrix, σ/√2 with σ = 1/μ, turns a direction by its ratio to the gap.
+    # The noise of an off-diagonal entry of one Gram matrix, σ/√2 with σ = 1/μ, rotates a direction by its ratio to the
+    # gap.
     sigma = 1.0 / mu_of(q.epsilon, q.delta)
     privacy = sigma * math.sqrt(q.features / 2) / (n * q.head)
     return {"privacy": q.constant * privacy, "sampling": q.constant * math.sqrt(q.features / n) / q.head}
@@ -160,7 +161,7 @@ _RATES: dict[str, tuple[Callable[[float, _Question], dict[str, float]], str]] = 
 
 
 def _smallest(enough: Callable[[float], bool]) -> int | None:
-    """Return the least whole number that is enough; None if not even 10¹⁵ is."""
+    """Return the smallest whole number that is enough; None if even 10¹⁵ is not."""
     high = 1.0
     while not enough(high):
         high *= 2

@@ -81,8 +81,8 @@ def score_attack_lower_bound(
 ) -> float:  # fmt: skip
     """Return Theorem 5's lower bound on E‖M̃ − M‖²_F (squared): σ_ξ² (r d/n + r² d²/(nε)²), d = max(d₁, d₂).
 
-    It holds for δ ≤ n^−(1+γ), γ > 0, where Theorem 2 needs δ ≤ e⁻ⁿ; for ε < 1 and rd ≤ nε. Flaw: the text announces it
-    for δ ≤ n^(1+γ), which every δ is.
+    It holds for δ ≤ n^−(1+γ), γ > 0, while Theorem 2 needs δ ≤ e⁻ⁿ; for ε < 1 and rd ≤ nε. Flaw: the text announces it
+    for δ ≤ n^(1+γ), which holds for every δ.
 
     >>> round(score_attack_lower_bound(4e4, 40, 40, 2, 0.9, delta=1e-6, noise=0.5) ** 0.5, 4)
     0.0224
@@ -103,7 +103,7 @@ def start_sample_sizes(
     d1: int, d2: int, rank: int, epsilon: float, delta: float, *, n: float, largest: float = 1.0, smallest: float = 1.0,
     noise: float = 1.0, lower: float = 1.0, upper: float = 1.0, weak: bool = False, constant: float = 1.0,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Return n₀ (Theorem 1), n₁ and n₂ (Corollary 1; ``weak``: Corollary 2): what a start near M needs.
+    """Return n₀ (Theorem 1), n₁ and n₂ (Corollary 1; ``weak``: Corollary 2): sample sizes for a start near M.
 
     n₀ = C_l⁻¹ r a² d log(d₁ + d₂), n₁ = κ² n₀, n₂ = C_l^−½ a (κ r √d + r^1.5) log n √log(3.75/δ)/ε, with
     a = (σ_ξ + √(C_u r) σ₁)/σ_r (``weak``: σ_ξ/σ_r in n₂) and κ = σ₁/σ_r. n₂ contains log n, so n is an argument. Flaw:
@@ -127,7 +127,7 @@ def loop_sample_sizes(
     d1: int, d2: int, rank: int, epsilon: float, delta: float, *, n: float, smallest: float = 1.0, noise: float = 1.0,
     upper: float = 1.0, length: float = 0.75, weak: bool = False, constant: float = 1.0,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Return n₃, n₄ and n₅ of Theorem 3 (``weak``: Theorem 7): what the loop needs to converge.
+    """Return n₃, n₄ and n₅ of Theorem 3 (``weak``: Theorem 7): sample sizes for which the loop converges.
 
     n₃ = r(d₁ + d₂), n₄ = η² κ_ξ² C_u r(d₁ + d₂) log(d₁ + d₂), n₅ = η √C_u (κ_ξ + √C_u) r(d₁ + d₂) log^1.5 n
     √log(1.25 log(n)/δ)/ε, with κ_ξ = σ_ξ/σ_r and η = ``length`` (``weak``: κ_ξ alone in n₅).

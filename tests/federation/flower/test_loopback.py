@@ -391,7 +391,7 @@ def test_a_model_folder_that_was_there_before_is_no_success(tmp_path: Path) -> N
     (tmp_path / "hub-model").mkdir()
     with pytest.raises(FileExistsError):
         coordinate(hub, place.transport)
-    assert "this run did not make it" in Status(hub).read()["last_error"]
+    assert "this run did not write it" in Status(hub).read()["last_error"]
     assert place.transport.asked == []
     (tmp_path / "hub-model").rmdir()
     coordinate(hub, place.transport)

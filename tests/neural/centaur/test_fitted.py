@@ -39,7 +39,7 @@ def test_a_network_is_saved_and_loaded_with_its_modules(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds a network"):
         tacitly.load(folder)
     wider, fitting = neural.mlp(D, (7, 4), classes=2)
-    with pytest.raises(ValueError, match="body must be of the architecture that was saved, with parameters of shapes"):
+    with pytest.raises(ValueError, match="body must have the architecture that was saved, with parameters of shapes"):
         tacitly.load(folder, body=wider, head=fitting)
 
 

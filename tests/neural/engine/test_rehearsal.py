@@ -81,8 +81,8 @@ def test_a_plain_network_passes(batched: bool) -> None:
 @pytest.mark.parametrize(
     ("layer", "name"),
     [
-        (RunningCentre(), r"RunningCentre \(body.1\) keeps"),
-        (Remembers(), r"Remembers \(body.1\) keeps"),
+        (RunningCentre(), r"RunningCentre \(body.1\) stores"),
+        (Remembers(), r"Remembers \(body.1\) stores"),
         (AlwaysDrops(), r"AlwaysDrops \(body.1\) draws"),
         (NumpyNoise(), r"NumpyNoise \(body.1\) draws"),
     ],
@@ -121,7 +121,7 @@ def test_updates_that_are_not_finite_for_anybody_are_heard_of(batched: bool) -> 
     body = body_with()
     with torch.no_grad():
         body[0].weight.fill_(1e38)
-    with pytest.raises(ValueError, match="is not finite, so no user's would count"):
+    with pytest.raises(ValueError, match="is not finite, so all updates would be dropped"):
         tried(body, batched=batched)
 
 
@@ -165,9 +165,9 @@ class Peak(nn.Module):
 @pytest.mark.parametrize("layer", [FirstTouch, InABox, Peak])
 def test_what_hides_what_it_keeps_is_found(layer: type[nn.Module]) -> None:
     for body in (body_with(layer()), nn.Sequential(layer(), nn.Linear(D, 4))):
-        with pytest.raises(ValueError, match=rf"{layer.__name__} \(body\.\d\) keeps something"):
+        with pytest.raises(ValueError, match=rf"{layer.__name__} \(body\.\d\) stores something"):
             model(body, trust_custom_layers=True).fit(*data())
-        with pytest.raises(ValueError, match="keeps something"):
+        with pytest.raises(ValueError, match="stores something"):
             neural.LocalHeads(body, nn.Linear(4, 2), epsilon=1.0, device="cpu", trust_custom_layers=True).fit(*data())
 
 

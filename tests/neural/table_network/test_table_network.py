@@ -132,7 +132,7 @@ def test_advice_names_options_that_networks_have(command: Callable[[str], str], 
     said = " ".join(command(f"{fit} --target kind --classes down,up").split())
     note, certificate = said.index("no range of the columns was declared"), said.index("ε = ")
     assert note < certificate
-    assert "add --feature-range LOW:HIGH, from what is publicly known" in said
+    assert "add --feature-range LOW:HIGH, from public knowledge" in said
     assert "--range" not in said
     said = " ".join(command(f"{fit} --target b --exclude kind --no-compare --out numbers").split())
     assert "--feature-range LOW:HIGH (and --target-range LOW:HIGH of the target)" in said

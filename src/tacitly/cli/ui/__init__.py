@@ -1,14 +1,15 @@
-"""A local page for those who do not use a terminal: choose a table and an ε, fit, read the report.
+"""A local page for people who do not use a terminal: choose a table and an ε, fit, read the report.
 
-Starlette on Uvicorn: routes, streams and a check of the ``Host`` header are made, and that is all it takes. Together
-they are 7 packages (2.1 MB installed, 1.5 MB of them not needed otherwise); Shiny is 31, Panel 31 (with Bokeh),
-Streamlit 34 (with pandas and Altair), and all three load megabytes of JavaScript into the page and keep a session that
-a reload loses. Pages here are forms, one stream of events while a model is fitted, and 20 lines of script for the
-slider. HTMX would be somebody else's code in this repository, or a request to another site: neither is wanted.
+It uses Starlette on Uvicorn, which provide all that is needed: routes, streams and a check of the ``Host`` header.
+Together they are 7 packages (2.1 MB installed, 1.5 MB of them not needed otherwise). Shiny is 31 packages, Panel 31
+(with Bokeh) and Streamlit 34 (with pandas and Altair); all three load megabytes of JavaScript into the page and keep a
+session that is lost on reload. The pages here are forms, one stream of events while a model is fitted, and 20 lines of
+script for the slider. HTMX would add third-party code to this repository or requests to another site, so it is not
+used.
 
-Who may ask: this machine only (127.0.0.1), with the token that is a part of every address, under the names 127.0.0.1
-and localhost (another name means DNS rebinding). A fit is the one of ``tacitly fit``: the same account, the same
-certificate, the same folder.
+Access is limited to this machine (127.0.0.1), to requests with the token that is part of every address, and to the host
+names 127.0.0.1 and localhost (another name means DNS rebinding). A fit is the same as with ``tacitly fit``: the same
+account, the same certificate, the same folder.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on this machine; default: a free one.")] = 0,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
-    """Fit and read models on a local page, seen by this machine only (needs the extra 'ui')."""
+    """Fit models and read reports on a local page, reachable from this machine only (needs the extra 'ui')."""
     from tacitly.cli.ui.server import serve
 
     if not folder.is_dir():
@@ -35,7 +36,7 @@ def ui(
 
 
 def _tell(address: str, open_: bool) -> None:
-    say(f"tacitly is at {address}\n(this machine only, for whoever knows this address; Ctrl-C ends it)")
+    say(f"tacitly is at {address}\n(from this machine only, with exactly this address; Ctrl-C stops it)")
     if open_:
         import webbrowser
 
@@ -43,7 +44,7 @@ def _tell(address: str, open_: bool) -> None:
 
 
 def _redirect(address: str) -> Path:
-    """Write a page that leads to an address and that only this account can read; everybody sees programs' arguments."""
+    """Write a page, readable by this account only, that redirects to the address: program arguments are public."""
     import atexit
     import os
     import tempfile

@@ -1,4 +1,4 @@
-"""The pages behind ``tacitly ui``, as text. Everything that is not ours is escaped."""
+"""The pages behind ``tacitly ui``, as text. All text that does not come from this module is escaped."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def start(tables: Sequence[str], models: Sequence[str]) -> str:
 
 
 def columns(path: str, names: Sequence[str], dates: Sequence[str] = ()) -> str:
-    """Return the page that asks what a table's columns are for; ``dates`` are left out unless somebody objects."""
+    """Return the page that asks how a table's columns are used; ``dates`` are left out by default."""
     options = '<option value="">choose …</option>' + "".join(
         f'<option value="{text(name)}">{text(name)}</option>' for name in names
     )
@@ -152,7 +152,7 @@ def _slider(order: Order, looked: Looked, found: Any, name: str, nonce: str) -> 
 
 
 def _bought(epsilon: float, known: Any, found: Any) -> dict[str, Any]:
-    """Return what one stop of the slider says."""
+    """Return the texts for one position of the slider."""
     guess = guessing_allowed(epsilon, DELTA)
     promise = (
         f"Nobody can guess correctly whether a person's rows were used in more than {100 * guess:.0f} % of cases (a "
@@ -172,7 +172,7 @@ def _bought(epsilon: float, known: Any, found: Any) -> dict[str, Any]:
 
 
 def run(state: dict[str, Any], nonce: str) -> str:
-    """Return the page of a fit: how far it is, or what came of it."""
+    """Return the page of a fit: its progress, or its result."""
     name = str(state["name"])
     trail = (("tables", "../"),)
     if state["error"]:
@@ -203,12 +203,12 @@ def run(state: dict[str, Any], nonce: str) -> str:
 
 
 def failed(message: str) -> str:
-    """Return the page of a user error."""
-    return _framed("That did not work", paragraph(_in_page_words(message), "warn") + "<p>Go back and change it.</p>")
+    """Return the page that shows a user error."""
+    return _framed("This did not work", paragraph(_in_page_words(message), "warn") + "<p>Go back and change it.</p>")
 
 
 def _in_page_words(message: str) -> str:
-    """Say what a command would say by the words of the forms, not by options.
+    """Replace a command's options in a message by the labels of the forms.
 
     >>> _in_page_words("5 rows not numbers. If these are classes: --loss logistic --classes no,yes (all labels).")
     "5 rows not numbers. If these are classes: choose 'one of several classes' and list all labels that may occur."

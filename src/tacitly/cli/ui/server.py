@@ -1,4 +1,4 @@
-"""Serve the page on this machine: addresses, and who may ask."""
+"""Serve the page on this machine: addresses and access checks."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _HEADERS = {
 
 
 class OwnPages:
-    """Refuses forms that another page sends here."""
+    """Refuses forms that are sent by pages of other origins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Answer the request, or refuse it."""
         headers = {key: value for key, value in scope.get("headers", ())}
         origin, host = headers.get(b"origin", b"").decode("latin-1"), headers.get(b"host", b"").decode("latin-1")
         if scope["type"] == "http" and scope["method"] == "POST" and origin not in ("", "null", f"http://{host}"):
-            await Response("a form from elsewhere", 403)(scope, receive, send)
+            await Response("a form from another site", 403)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -91,7 +91,7 @@ def application(folder: Path, token: str) -> Starlette:
 
     async def report(request: Request) -> Response:
         page = await asyncio.to_thread(desk.report, request.path_params["name"], request.path_params["edition"])
-        own = "Content-Security-Policy"  # a report carries its own, stricter
+        own = "Content-Security-Policy"  # a report has its own, stricter policy
         return HTMLResponse(page, headers={key: value for key, value in _HEADERS.items() if key != own})
 
     routes = [
@@ -111,7 +111,7 @@ def application(folder: Path, token: str) -> Starlette:
 
 
 def serve(folder: Path, port: int, on_start: Callable[[str], None]) -> None:
-    """Serve until interrupted; call ``on_start`` with the address, token included, once it is open."""
+    """Serve until interrupted; call ``on_start`` with the address, including the token, once the port is open."""
     token = secrets.token_urlsafe(24)
     with socket.socket() as door:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -135,7 +135,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _error(request: Request, error: Exception) -> Response:
-    """Show a user error; anything else is a defect and is raised."""
+    """Show a user error; any other exception is a bug and is raised again."""
     from tacitly.privacy.ledger import BudgetExceeded, LedgerMismatch, RunInUse
 
     if isinstance(error, RuntimeError) and not isinstance(error, BudgetExceeded | LedgerMismatch | RunInUse):

@@ -1,7 +1,7 @@
-"""What the page does behind its forms: look at tables, plan, fit one model at a time, write reports.
+"""The work behind the page's forms: read tables, plan, fit one model at a time, write reports.
 
-Plans and fits run in threads of their own, so that pages answer meanwhile. A fit goes through the functions of
-``tacitly fit``; only its progress is shown elsewhere.
+Plans and fits run in their own threads, so that pages can be served meanwhile. A fit uses the functions of ``tacitly
+fit``; only its progress is shown differently.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
 
 EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
-"""Where the slider stops."""
+"""Positions of the slider."""
 PLANNED = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Where the plan is simulated; between them the share is interpolated."""
+"""Values of ε for which the plan is simulated; between them the share is interpolated."""
 
 KINDS = {"squared": "a number", "logistic": "one of several classes", "poisson": "a count: 0, 1, 2, …"}
-"""What a target can be, by the loss that it is fitted with."""
+"""Kinds of targets, by the loss that each is fitted with."""
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".arrow", ".feather")
 DELTA = 1e-6
@@ -38,7 +38,7 @@ DELTA = 1e-6
 
 @dataclass(frozen=True)
 class Order:
-    """What the forms say: a table, what its columns are for, and the budget."""
+    """The content of the forms: a table, how its columns are used, and the budget."""
 
     path: str
     user: str
@@ -52,12 +52,12 @@ class Order:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The classes, where they are text: a fit then has their positions."""
+        """The classes, if they are text; a fit then uses their positions."""
         return self.classes if self.classes and isinstance(self.classes[0], str) else ()
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the method is built with, as the plan simulates it; raise where it does not predict such a target."""
+        """The method's parameters, as the plan simulates it; raise if the method cannot predict such a target."""
         shape = {"target": True, "loss": self.loss, "classes": len(self.classes), "directions": None}
         found = REGISTRY[self.method].simulated(shape)
         if isinstance(found, str):
@@ -67,7 +67,7 @@ class Order:
 
     @classmethod
     def of(cls, fields: Iterable[tuple[str, str]]) -> Order:
-        """Read a form; raise where a field is missing or makes no sense."""
+        """Read a form; raise if a field is missing or invalid."""
         given: dict[str, list[str]] = {}
         for key, value in fields:
             given.setdefault(key, []).append(value)
@@ -80,7 +80,7 @@ class Order:
         classes = tuple(labels(given.get("classes", [""])[0])) if loss == "logistic" else ()
         method = given.get("method", [cls.method])[0]
         if loss not in KINDS or method not in REGISTRY:
-            raise ValueError(f"there is no such target or method. Found {loss!r} and {method!r}.")
+            raise ValueError(f"unknown type of target or unknown method. Found {loss!r} and {method!r}.")
         try:
             epsilon = float(given.get("epsilon", ["1"])[0])
         except ValueError:
@@ -100,7 +100,7 @@ class Order:
         )
 
     def fields(self) -> list[tuple[str, str]]:
-        """Return the form again, without budget and name."""
+        """Return the form's fields, without budget and name."""
         own = {"path": self.path, "user": self.user, "target": self.target, "loss": self.loss, "method": self.method}
         more = [("classes", ",".join(map(str, self.classes)))] if self.classes else []
         return [*own.items(), *more, *(("leave_out", name) for name in self.leave_out)]
@@ -108,7 +108,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Looked:
-    """What is said about a table before a fit, for whoever holds it."""
+    """What is shown about a table before a fit, to the person who has the table."""
 
     users: int
     rows: int
@@ -118,12 +118,12 @@ class Looked:
 
 
 PlanKey = tuple[int, int, int, str, int, str]
-"""Users, rows per user, features, loss, number of classes, method: what a plan is about."""
+"""Users, rows per user, features, loss, number of classes, method: the inputs of a plan."""
 
 
 @dataclass
 class Job:
-    """A fit that is under way or done."""
+    """A fit that is running or finished."""
 
     order: Order
     planned: int = 0
@@ -136,7 +136,7 @@ class Job:
     started: float = field(default_factory=time.monotonic)
 
     def state(self) -> dict[str, Any]:
-        """Return how far it is, as plain data."""
+        """Return the progress of the fit, as plain data."""
         return {
             "name": self.order.name,
             "epsilon": self.order.epsilon,
@@ -152,7 +152,7 @@ class Job:
 
 
 class Desk:
-    """The folder that is worked in, what is known about its tables, and the fits of this session."""
+    """The working folder, what is known about its tables, and the fits of this session."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -185,21 +185,21 @@ class Desk:
         return [name for name in open_table(self._file(path)).types if name.strip()]
 
     def dates(self, path: str) -> tuple[str, ...]:
-        """Return the columns that look like dates, which no method takes."""
+        """Return the columns that look like dates, which no method accepts."""
         from tacitly.data.kinds import dates_in
         from tacitly.data.tables import open_table
 
         return dates_in(open_table(self._file(path)))
 
     def look(self, order: Order) -> Looked:
-        """Read a table and say what a fit would learn from."""
+        """Read a table and describe what a fit would learn from."""
         cohort = self._cohort(order)
         kinds = () if cohort.schema is None else tuple(_without_flags(line) for line in reading.kinds(cohort.schema))
         names = cohort.feature_names if cohort.schema is None else cohort.schema.names
         return Looked(cohort.n_users, cohort.n_rows, cohort.n_features, tuple(map(str, names)), kinds)
 
     def plan_of(self, order: Order, looked: Looked) -> Any:
-        """Return the plan for a table of this shape, an error, or None while it is simulated."""
+        """Return the plan for a table of this shape, an error, or None while the simulation runs."""
         rows = max(1, round(looked.rows / looked.users))
         key = (looked.users, rows, looked.features, order.loss, len(order.classes), order.method)
         with self._lock:
@@ -209,7 +209,7 @@ class Desk:
         return self._plans[key]
 
     def begin(self, order: Order) -> int:
-        """Begin a fit in a thread of its own; return its number."""
+        """Start a fit in its own thread; return its number."""
         if not order.name or order.name != Path(order.name).name or order.name.startswith("."):
             raise ValueError(f"a model's name must be the name of a new folder. Found {order.name!r}.")
         console.check_new(self._folder / order.name)
@@ -265,7 +265,7 @@ class Desk:
 
             asked |= {"epsilons": PLANNED, "methods": [method], "repeats": 1}
             found = plan(users=users, rows=rows, features=features, **asked)
-        except Exception as error:  # a plan is advice: without it one can still fit
+        except Exception as error:  # a plan is only advice: a fit is possible without it
             self._plans[key] = f"no plan: {error}"
         else:
             self._plans[key] = found
@@ -285,20 +285,20 @@ class Desk:
                 fitting.fit_and_save(model, cohort, order.user, order.words, out, _watched(job))
                 job.spent = model.certificate_.epsilon
             job.latest = "done"
-        except Exception as error:  # shown on the page; a thread has nobody else to tell
+        except Exception as error:  # shown on the page, because exceptions of a thread are not reported otherwise
             job.error = str(error)
         job.done = True
 
 
 def methods_of(loss: str) -> dict[str, str]:
-    """Return the methods that predict a target of this kind, each with a line about it."""
+    """Return the methods that predict a target of this kind, each with a one-line description."""
     shape = {"target": True, "loss": loss, "classes": 2, "directions": None}
     offered = REGISTRY.offered("fit").values()
     return {m.name: m.summary or m.about for m in offered if not isinstance(m.simulated(shape), str)}
 
 
 def _check_classes(order: Order, cohort: Cohort) -> None:
-    """Raise before anything is spent where no row has a declared class, or where a count is negative."""
+    """Before anything is spent, raise if no row has a declared class, or if a count is negative."""
     from tacitly.heads.losses import Loss
 
     if cohort.y is None or order.loss == "squared":
@@ -308,12 +308,12 @@ def _check_classes(order: Order, cohort: Cohort) -> None:
 
 
 def _without_flags(line: str) -> str:
-    """Return what the command says about columns, without the options that only the command has."""
+    """Return a message about columns without the options that only the command has."""
     return re.sub(r" \(--[^)]*\)", "", line).strip()
 
 
 def _watched(job: Job) -> Callable[[Any, Cohort], None]:
-    """Return what fits a model and tells the page how far it is."""
+    """Return a function that fits a model and reports its progress to the page."""
     from tacitly.privacy.accounting import compose
 
     def fitted(model: Any, cohort: Cohort) -> None:
@@ -331,7 +331,7 @@ def _watched(job: Job) -> Callable[[Any, Cohort], None]:
 
 
 def shares(plan: Any) -> Mapping[float, float]:
-    """Return the share of what is possible at every stop of the slider, interpolated in log ε."""
+    """Return the share of what is possible at every position of the slider, interpolated in log ε."""
     import numpy as np
 
     found = [plan.line(epsilon).share for epsilon in PLANNED]

@@ -6,7 +6,7 @@ from tacitly.methods.registry import AuditTrial, Method
 
 
 def audit_network(features: int = 4, **settings: Any) -> dict[str, Any]:
-    """Return a small network with the same weights each time, and few rounds: a fit at the defaults takes a second."""
+    """Return a small network with fixed weights, and few rounds: a fit at the defaults takes a second."""
     import torch
 
     from tacitly.neural.networks.architectures import mlp

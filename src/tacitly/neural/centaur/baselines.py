@@ -1,10 +1,10 @@
-"""Baselines for CENTAUR, on the same engine, through the same door, with the same budget.
+"""Baselines for CENTAUR: the same engine, releases through the same federation, and the same budget.
 
-* :class:`LocalHeads`: nothing is shared; every user fits a head on the public start. ε = 0.
+* :class:`LocalHeads`: nothing is shared; every user fits a head on the public starting body. ε = 0.
 * :class:`FedAvg`: body and head are one shared model (DP-FedAvg; non-private at ε = ∞); heads are fitted at the end.
-* :class:`MeanRegularised`: the same with local training pulled towards the shared model by ½λ‖w − w̄‖², whose gradient
-  is included (PMTL). Local models start from w̄ in every round, or, with warm_heads, from where they ended: users then
-  keep a whole network at home.
+* :class:`MeanRegularised`: as FedAvg, but local training is pulled towards the shared model by ½λ‖w − w̄‖², whose
+  gradient is part of the update (PMTL). Local models start from w̄ in every round, or, with warm_heads, from their
+  state after the previous round: users then keep a whole network locally.
 * :class:`TwoHeads`: the sum of a shared head and a private one (PPSGD), which warm_heads keeps between rounds.
 
 FedRep without privacy is :class:`~tacitly.neural.Centaur` at ε = ∞.
@@ -38,7 +38,7 @@ class FedAvg(Centaur):
 class MeanRegularised(Centaur):
     """One shared network with local training pulled towards it. Parameters are those of :class:`Centaur`."""
 
-    _steps_heads: ClassVar[bool] = False  # users keep a whole network, if anything
+    _steps_heads: ClassVar[bool] = False  # any local state is a whole network
 
     pull = 1.0
 
@@ -59,9 +59,9 @@ class TwoHeads(Centaur):
 
 
 class LocalHeads(Centaur):
-    """One head per user on the body as given: nothing is released, ε = 0.
+    """One head per user on the given body: nothing is released, ε = 0.
 
-    Takes the parameters of :class:`Centaur`; those of rounds have no effect, as there are none.
+    Takes the parameters of :class:`Centaur`; those that concern rounds have no effect, because there are no rounds.
     """
 
     _learns: ClassVar[bool] = False

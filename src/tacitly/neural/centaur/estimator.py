@@ -1,4 +1,4 @@
-"""CENTAUR for networks (Shen et al. 2023): a body learned under user-level differential privacy, heads at home."""
+"""CENTAUR for networks (Shen et al. 2023): a body learned under user-level differential privacy, and private heads."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ PUBLIC_START = "the body and head given to fit are assumed to be public: data th
 
 AUTO = {"step": 2.0, "average": True, "cross_fit": True, "warm_heads": False}
 PAPER = {"step": 1.0, "average": False, "cross_fit": False, "warm_heads": True}
-"""What None means in each mode."""
+"""The defaults that None stands for in each mode."""
 
 
 class RoundSetup(NamedTuple):
-    """What rounds run with: the body's public prefix, the rest of it, the head, each user's update, and its executor.
+    """The inputs of rounds: the body's public prefix, the rest of it, the head, each user's update, its executor.
 
     ``n_features`` is the number of features, ``width`` that after the prefix.
     """
@@ -81,48 +81,48 @@ class Centaur(FittedNetwork):
     Parameters
     ----------
     body, head
-        Modules: rows → features, and features → class scores (or one number). As given they are public: where the body
-        starts, and what heads start from and are shrunk towards. Parameters of the body that require no gradient stay
-        as they are and cost nothing; fewer trainable ones mean less noise.
+        Modules: rows → features, and features → class scores (or one number). Their initial values are public: the body
+        starts from them, and heads start from them and are shrunk towards them. Parameters of the body that require no
+        gradient are not changed and cost nothing; fewer trainable parameters mean less noise.
     rounds
         Number of noisy steps of the body.
     mode
         ``"auto"``, or ``"paper"``: Algorithms 1 and 2 as the authors ran them. Heads stay warm between rounds and are
-        fitted by gradient steps, at the end too; updates are clipped to the number ``clip``; the body moves by step ·
-        (noisy mean), not in units of the clip; no averaging, no cross-fitting. It is certified like any other run: only
-        the accountant is ours. Parameters that this mode does not have raise.
+        fitted by gradient steps, also at the end; updates are clipped to the number ``clip``; the body moves by step ·
+        (noisy mean), not in units of the clipping bound; no averaging, no cross-fitting. It is certified like any other
+        run: only the accountant is tacitly's. Parameters that this mode does not have raise an error.
     step
         Length of a step if all users agreed: the body moves by step · (noisy sum) / (clip · sampling_rate · users).
         None: 2, or 1 in paper mode.
     clip
-        None: every update is scaled to norm one, so there is nothing to choose. A number: updates are clipped to it.
-        ``"auto"``: clipped to a typical norm, released privately before the first round for ``clip_share`` of the
-        budget.
+        None: every update is scaled to norm one, so there is no bound to choose. A number: updates are clipped to it.
+        ``"auto"``: updates are clipped to a typical norm, which is released privately before the first round for
+        ``clip_share`` of the budget.
     per_layer
-        Whether every parameter tensor is clipped by itself, to clip/√layers: still one event.
+        Whether every parameter tensor is clipped separately, to clip/√layers: still one event.
     sampling_rate
-        Probability with which a user takes part in a round; who takes part is secret. The denominator stays fixed.
+        Probability that a user takes part in a round; who takes part is secret. The denominator stays fixed.
     average
         Whether the body is the average over the later half of the rounds (post-processing, no further release). None:
         yes, unless in paper mode.
     warm_heads
-        Whether users keep their head (two, if cross-fitted) at home between rounds and start from it
+        Whether users keep their head (two, if cross-fitted) locally between rounds and start from it
         (:mod:`tacitly.neural.engine.home`); needs sampling_rate=1. None: in paper mode only.
     cross_fit
-        None: yes, unless in paper mode.
+        See :class:`~tacitly.neural.LocalTraining`. None: yes, unless in paper mode.
     local_steps, local_rate, local_momentum, local_decay, batch_rows, head_steps, head_rate, head_momentum, head_decay,
     rows_per_user, loss, augment
-        See :class:`~tacitly.neural.LocalTraining`. Momentum lives within a round and belongs to the user.
+        See :class:`~tacitly.neural.LocalTraining`. Momentum starts at zero in every round and is local to the user.
     trust_custom_layers
         True declares that your own layers keep no state between calls, and that a row's output depends on that row
-        alone. Without it only layers known to do so are accepted (:mod:`tacitly.neural.engine.layers`). With it every
-        user gets copies of the modules, one user after the other, and the certificate states that this was declared,
-        not checked.
+        only. Otherwise only reviewed layers are accepted (:mod:`tacitly.neural.engine.layers`). With True every user
+        gets copies of the modules, one user after another, and the certificate states that this was declared, not
+        checked.
     device, chunk, tf32, threads
-        ``"auto"`` uses a GPU if there is one; users per batch on it; whether its products may round to TF32 (faster;
-        updates are rounded more, not protected less); threads on a CPU.
+        ``"auto"`` uses a GPU if there is one; users per batch on the GPU; whether its products may round to TF32
+        (faster; updates are rounded more, but privacy does not change); threads on a CPU.
     engine
-        None: networks run in this process; any other raises, and says what to do instead.
+        None: networks run in this process; any other engine raises an error that says what to use instead.
     epsilon, delta, adjacency, random_state, noise, noise_seed, ledger, run
         As for :class:`tacitly.PrivateFedRep`.
 
@@ -175,11 +175,11 @@ class Centaur(FittedNetwork):
     _modes = ("auto", "paper")
     _learns: ClassVar[bool] = True
     _fits_heads: ClassVar[bool] = True
-    """Whether users fit a part of their own in the rounds."""
+    """Whether users fit local parameters in the rounds."""
     _steps_heads: ClassVar[bool] = True
-    """Whether that part is a head, fitted in ``head_steps`` steps."""
+    """Whether these parameters are a head, fitted in ``head_steps`` steps."""
     _crosses_heads: ClassVar[bool] = True
-    """Whether ``cross_fit`` is possible: heads are fitted to one half of the rows, the body to the other."""
+    """Whether ``cross_fit`` is possible: heads are fitted to one half of the rows, the body to the other half."""
 
     @property
     def audit_labels(self) -> tuple[float, float] | None:
@@ -189,24 +189,24 @@ class Centaur(FittedNetwork):
     def so_far(self) -> tuple[nn.Module, nn.Module]:
         """Return body and public head after the rounds before the one that ``on_release`` was just called for.
 
-        They are post-processing of what is released already. How well they predict somebody's rows is not: look at it
-        only where you may look at the rows, and choose nothing by it that you publish.
+        They are post-processing of what has been released. How well they predict private rows is not: evaluate them
+        only if you may see the rows, and do not use the result for anything that you publish.
 
         >>> from tacitly.neural import linear
         >>> model, bodies = Centaur(*linear(2, 1), epsilon=9.0, rounds=3, loss="squares", device="cpu"), []
         >>> X = np.random.default_rng(0).normal(size=(400, 2))
         >>> fitted = model.fit(X, X[:, 0], np.arange(400) // 4, on_release=lambda name: bodies.append(model.so_far()))
         >>> before, first = next(bodies[0][0].parameters()), next(model.body.parameters())
-        >>> len(bodies), bool((before == first).all())  # the first is from before any round
+        >>> len(bodies), bool((before == first).all())  # the first body is the one before any round
         (3, True)
         """
         if "_so_far" not in self.__dict__:
-            raise ValueError("so_far() is for on_release, while fit runs. After it, body_ is the body.")
+            raise ValueError("so_far() can be called only in on_release, during fit. After fit, use body_.")
         setup, state = self._so_far
         return self._with(setup, state)
 
     def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort as queries see it: after the public part of the body."""
+        """Return the cohort as queries see it: rows after the public prefix of the body."""
         return self._after_prefix(self._round_setup(cohort.n_features), cohort)
 
     @property
@@ -227,7 +227,7 @@ class Centaur(FittedNetwork):
             try:
                 learned = self._learn(federation, plan, setup)
             finally:
-                del self._so_far  # it leads to what users keep at home, also where a fit fails
+                del self._so_far  # it refers to users' local state; deleted even if the fit fails
             self._at_home = setup.executor.home, setup.update
             return self._learned_state(setup, learned)
 
@@ -235,7 +235,7 @@ class Centaur(FittedNetwork):
         return Procedure(self._events(plan), learn, rows=self._rows_asked(setup, population) if here else None)
 
     def _rehearse(self, setup: RoundSetup, users: int) -> None:
-        """Run synthetic users; batch custom layers on a GPU if that leaves every update as it is alone."""
+        """Run synthetic users; batch custom layers on a GPU if no update changes compared with computing it alone."""
         given = setup.executor, public_start(setup.update), setup.width, users
         if setup.executor.custom_layers and setup.executor.device.type != "cpu":
             try:
@@ -245,7 +245,7 @@ class Centaur(FittedNetwork):
             except (ValueError, RuntimeError, NotImplementedError) as error:
                 setup.executor.batch_custom_layers(False)
                 reason = str(error).splitlines()[0]
-                warnings.warn(f"users are computed one after the other, which is slow: {reason}", stacklevel=5)
+                warnings.warn(f"users are computed one after another, which is slow: {reason}", stacklevel=5)
         rehearse(*given)
 
     def _rows_asked(self, setup: RoundSetup, population: Population) -> Callable[[], Cohort]:
@@ -274,7 +274,7 @@ class Centaur(FittedNetwork):
         return clip + [plan.event("rounds", clip=1.0)] * self.rounds
 
     def _learn(self, federation: Federation, plan: Plan, setup: RoundSetup) -> Array:
-        """Run Algorithm 1: move the public state by noisy sums of clipped updates."""
+        """Run Algorithm 1: update the public state with noisy sums of clipped updates."""
         state = public_start(setup.update)
         bound = update_bound(federation, plan, self.clip, BodyUpdate(state, 0, setup.executor), "update norm")
         event = plan.event("rounds", clip=bound)
@@ -290,7 +290,7 @@ class Centaur(FittedNetwork):
         return np.mean(later, axis=0) if self._setting("average") and later else state
 
     def _query(self, setup: RoundSetup, state: Array, number: int) -> Query:
-        """Return the question of a round."""
+        """Return the query of a round."""
         return BodyUpdate(state, number, setup.executor, normalised=self.clip is None)
 
     def _update(self, body: nn.Module, head: nn.Module, **variant: Any) -> UserUpdate:
@@ -307,11 +307,11 @@ class Centaur(FittedNetwork):
         return RoundSetup(prefix, rest, head, update, executor, n_features, output_width(prefix, n_features))
 
     def _learned_state(self, setup: RoundSetup, learned: Array) -> dict[str, npt.NDArray[Any]]:
-        """Return the state of a copy of the body (and the head, where it is shared) with what was learned."""
+        """Return the state of a copy of the body (and the head, if it is shared) with the learned parameters."""
         return state_arrays(*self._with(setup, learned))
 
     def _with(self, setup: RoundSetup, learned: Array) -> tuple[nn.Module, nn.Module]:
-        """Return copies of the whole body and the head with what was learned."""
+        """Return copies of the whole body and the head with the learned parameters."""
         update, vector = setup.update, torch.as_tensor(learned, dtype=setup.executor.dtype)
         rest, head = copy.deepcopy(setup.rest), copy.deepcopy(setup.head)
         load(rest, update.body, vector[: update.body.size])
@@ -320,7 +320,7 @@ class Centaur(FittedNetwork):
         return nn.Sequential(setup.prefix, rest), head
 
     def _setting(self, name: str) -> Any:
-        """Return a parameter, or what None means in this mode."""
+        """Return a parameter, or its default in this mode if it is None."""
         value = getattr(self, name)
         return (PAPER if self.mode == "paper" else AUTO)[name] if value is None else value
 
@@ -367,14 +367,14 @@ class Centaur(FittedNetwork):
         check_engine(self.engine)
 
     def _check_population(self, population: Population) -> None:
-        """Check that the modules suit the rows and may be used at all, then the labels."""
+        """Check that the modules are allowed and fit the rows, then check the labels."""
         body, head = self._modules(population.n_features)
         self._check_layers(body, head)
         check_modules(body, head, population.n_features, learned=self._learns)
         if self.loss == "classes" and n_outputs(head) < 2:
             raise ValueError(
                 f"a head for classes has one output per class, at least 2. Found {n_outputs(head)}: use "
-                "loss='squares' for a number, or a head of more outputs."
+                "loss='squares' for a number, or a head with more outputs."
             )
         if self.loss == "classes" and self.on_bad_rows == "raise" and isinstance(population, LocalPopulation):
             check_labels(np.asarray(population.cohort.y), n_outputs(head))

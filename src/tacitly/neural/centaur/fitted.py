@@ -34,14 +34,14 @@ from tacitly.neural.engine.windows import ForwardPass
 
 @dataclass(eq=False, repr=False)
 class ModuleParameters:
-    """The modules, first: rows → features, and features → scores."""
+    """The modules, first in the signature: rows → features, and features → scores."""
 
     body: nn.Module
     head: nn.Module
 
 
 class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParameters):
-    """What networks can do once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are set."""
+    """Methods of networks that are available once ``body_``, ``public_head_``, ``heads_`` and ``held_`` are set."""
 
     loss: str
     device: str
@@ -63,13 +63,13 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return parameters and buffers of the body, in the order of the modules, and of the public head.
 
-        They are a copy from when they became public: before any head was fitted or anything predicted.
+        They are copied when they become public: before any head is fitted or anything is predicted.
         """
         self._check_fitted()
         return {name: value.copy() for name, value in self._billboard.items()}
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set body and public head; no user has a head yet."""
+        """Set body and public head; no user has a head then."""
         body, head = self._modules_to_fill()
         self._check_layers(body, head)
         parts = split_body(body, self.n_features_in_, whole=self.augment is not None)
@@ -81,7 +81,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
             stored = [f"{part}.{i}" for i in range(sum(name.startswith(f"{part}.") for name in arrays))]
             if given != [arrays[name].shape for name in stored]:
                 raise ValueError(
-                    f"{part} must be of the architecture that was saved, with parameters of shapes "
+                    f"{part} must have the architecture that was saved, with parameters of shapes "
                     f"{', '.join(str(arrays[name].shape) for name in stored)}. Found {', '.join(map(str, given))}."
                 )
             values = [torch.as_tensor(np.array(arrays[name])) for name in stored]
@@ -91,7 +91,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         self.users_ = np.zeros(0, dtype=np.int64)
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return heads and the classes in their users' rows; nothing where they stayed with their users."""
+        """Return heads and the classes in their users' rows; empty if they stayed with their users."""
         return {"heads": self.heads_, "held": self.held_} if len(self.users_) else {}
 
     def take_private_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -99,7 +99,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         self.heads_, self.held_ = arrays["heads"], arrays["held"]
 
     def with_heads_of(self, cohort: Cohort) -> Self:
-        """Return the same public model with heads of these users instead."""
+        """Return the same public model with the heads of these users instead."""
         self._check_fitted()
         refitted, given = copy.copy(self), self._cohort(cohort, None, None)
         prefix: nn.Module = self.body_[0]  # type: ignore[index]
@@ -109,7 +109,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         return refitted
 
     def _with_inner_targets(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with targets as the network sees them: here, as they are."""
+        """Return the cohort with targets as the network sees them: here they are unchanged."""
         return cohort
 
     @property
@@ -118,21 +118,21 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         return f"neural.{type(self).__name__}"
 
     def folder_parameters(self) -> dict[str, Any]:
-        """Return the parameters a model folder keeps; modules are code and are left out."""
+        """Return the parameters stored in a model folder; modules are code and are left out."""
         kept = {key: value for key, value in super().folder_parameters().items() if key not in ("body", "head")}
         return {**kept, "augment": self.augment is not None}
 
     def _modules(self, n_features: int) -> tuple[nn.Module, nn.Module]:
-        """Return body and head as they start, for rows of so many features."""
+        """Return the initial body and head, for rows with this number of features."""
         return self.body, self.head
 
     def _modules_to_fill(self) -> tuple[nn.Module, nn.Module]:
-        """Return body and head whose numbers :meth:`take_public_arrays` sets, whatever they are."""
+        """Return body and head whose values :meth:`take_public_arrays` will set; their initial values do not matter."""
         return self._modules(self.n_features_in_)
 
     @abstractmethod
     def _training(self) -> LocalTraining:
-        """Return how heads are fitted."""
+        """Return the settings for fitting heads."""
 
     def _loss(self) -> Loss:
         return Loss("logistic", range(max(2, n_outputs(self.head)))) if self.loss == "classes" else Loss()
@@ -187,7 +187,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
         return HeadMaker(self.public_head_, self._training(), by_steps=self.mode == "paper")
 
     def _fit_heads(self, X: npt.NDArray[Any], y: npt.NDArray[Any], offsets: Offsets) -> Array:
-        """Return the heads of a block of users, one row per user, each from that user's rows and own state alone."""
+        """Return the heads of a block of users, one row per user, each from that user's rows and own state only."""
         maker, features = self._maker(), ForwardPass(self.body_[1], self._torch_device())  # type: ignore[index]
         pairs = list(itertools.pairwise(offsets.tolist()))
         mine = [partial(self._seen, np.asarray(X[a:b]), y[a:b], features) for a, b in pairs]
@@ -207,7 +207,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
 
     def _take_heads(self, heads: Array) -> None:
         self.heads_, self.held_ = np.split(heads, [self._maker().size], axis=1)
-        self.__dict__.pop("_at_home", None)  # what users kept between rounds is not part of the model
+        self.__dict__.pop("_at_home", None)  # users' local state between rounds is not part of the model
 
     def _seen(
         self, rows: npt.NDArray[Any], targets: npt.NDArray[Any], features: Callable[[npt.NDArray[Any]], Array]
@@ -222,7 +222,7 @@ class FittedNetwork(PersonalModel[PersonalNetwork], PrivateModel, ModuleParamete
 
 
 def flat_rows(X: Any) -> Any:
-    """Return images of any shape as flat rows; anything else as it is.
+    """Return images of any shape as flat rows; other inputs are unchanged.
 
     >>> flat_rows(np.zeros((5, 3, 8, 8))).shape
     (5, 192)

@@ -1,4 +1,4 @@
-"""Heads at home: fit one user's head on the public body, and predict with it. Nothing here is released."""
+"""Local heads: fit one user's head on the public body, and predict with it. Nothing here is released."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.engine.user_loss import labels
 
 FINAL_STEPS = 200
-"""Steps on a head that is fitted once, after the rounds: one that rounds did not fit would stay the public one."""
+"""Steps for a head that is fitted only once, after the rounds; with few steps it would stay close to the public one."""
 
 WARM_STEPS = 15
-"""The same on a head that rounds did fit, as in the authors' code."""
+"""Steps for a head that was also fitted in rounds, as in the authors' code."""
 
 Own = tuple[Array, Array]
 """A head's parameters, and a 1 for every class that occurs in its user's rows."""
@@ -32,7 +32,7 @@ Own = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class HeadMaker:
-    """Fit heads shrunk towards a public one: in closed form where it is linear, otherwise by gradient steps.
+    """Fit heads shrunk towards a public one: in closed form if it is linear, otherwise by gradient steps.
 
     ``by_steps``: by gradient steps in any case. They start from the public head, or from a warm one.
     """
@@ -81,10 +81,10 @@ class HeadMaker:
         return np.asarray(fitted.detach().double().numpy()), held
 
     def safely(self, seen: Callable[[], tuple[Array, npt.NDArray[Any], int]], warm: Tensor | None = None) -> Own:
-        """Return one user's head, or the public one where fitting fails: whose rows fail stays private."""
+        """Return one user's head, or the public one if fitting fails, so that failures reveal nothing."""
         try:
             features, targets, views = seen()
-            if len(features):  # a mean of no rows would be a warning that shows whose they are
+            if len(features):  # the mean of no rows would cause a warning that reveals whose rows these are
                 head, held = self.fit(features, targets, views, warm)
                 if np.isfinite(head).all():
                     return head, held
@@ -95,7 +95,7 @@ class HeadMaker:
         return np.asarray(Flat(self.public).start.double().numpy()), np.ones(self.classes)
 
     def answers(self, features: Array, own: Own) -> npt.NDArray[Any]:
-        """Return predictions: the best of the classes in the user's rows, or a number."""
+        """Return predictions: the most likely of the classes in the user's rows, or a number."""
         scores = self._scores(features, own[0])
         if self.training.loss != "classes":
             return np.asarray(scores[:, 0])
@@ -104,8 +104,8 @@ class HeadMaker:
     def probabilities(self, features: Array, own: Own) -> Array:
         """Return one probability per class: zero for classes that are not in the user's rows.
 
-        A head in closed form regresses each class's indicator on the features, so its scores are estimates of
-        probabilities already: they are cut off at zero and divided by their sum. Other heads have logits.
+        Linear heads in closed form regress each class's indicator on the features, so their scores already estimate
+        probabilities: they are clipped at zero and divided by their sum. Other heads have logits.
         """
         scores, held = self._scores(features, own[0]), own[1] > 0
         if self.closed_form:
@@ -117,7 +117,7 @@ class HeadMaker:
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def safe_probabilities(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> Array:
-        """Return the same, or equal shares of the user's classes where the rows fail."""
+        """Return :meth:`probabilities`, or equal probabilities for the user's classes if the rows fail."""
         try:
             return self.probabilities(seen(), own)
         except MemoryError:
@@ -133,7 +133,7 @@ class HeadMaker:
         return np.asarray(scores.double().numpy())
 
     def safe_answers(self, seen: Callable[[], npt.NDArray[Any]], own: Own) -> npt.NDArray[Any] | float:
-        """Return the same, or one answer for all rows where the rows fail: no error reveals whose rows do."""
+        """Return :meth:`answers`, or one answer for all rows if the rows fail: no error reveals whose rows fail."""
         try:
             return self.answers(seen(), own)
         except MemoryError:
@@ -142,7 +142,7 @@ class HeadMaker:
             return float(own[1].argmax()) if self.training.loss == "classes" else np.nan
 
     def _plain(self, steps: int) -> LocalTraining:
-        """Return the training without augmentation: features include the augmented views already."""
+        """Return the training settings without augmentation: features already include the augmented views."""
         return LocalTraining(
             head_steps=max(self.training.head_steps, steps),
             head_rate=self.training.head_rate,
@@ -153,7 +153,7 @@ class HeadMaker:
 
 
 def usable_labels(y: npt.NDArray[Any], classes: int) -> npt.NDArray[Any]:
-    """Return targets with NaN in place of those that are no class number; raise if none is.
+    """Return targets with NaN for those that are not class numbers; raise if none is.
 
     >>> usable_labels(np.array([0.0, 2.0, 7.0]), classes=3)
     array([ 0.,  2., nan])
@@ -161,7 +161,7 @@ def usable_labels(y: npt.NDArray[Any], classes: int) -> npt.NDArray[Any]:
     with np.errstate(all="ignore"):
         usable = (y == np.rint(y)) & (y >= 0) & (y < classes)
     if not usable.any():
-        raise DataError(f"y must hold class numbers from 0 to {classes - 1}, as many as the head has outputs.")
+        raise DataError(f"y must contain class numbers from 0 to {classes - 1}, as many as the head has outputs.")
     return np.where(usable, y, y.dtype.type(np.nan))
 
 
@@ -174,6 +174,6 @@ def check_labels(y: npt.NDArray[Any], classes: int) -> None:
         wrong = int(np.count_nonzero(~((y == np.rint(y)) & (y >= 0) & (y < classes))))
     if wrong:
         raise DataError(
-            f"y must hold class numbers from 0 to {classes - 1}, as many as the head has outputs. "
-            f"Found {wrong} of {len(y)} rows with something else."
+            f"y must contain class numbers from 0 to {classes - 1}, as many as the head has outputs. "
+            f"Found {wrong} of {len(y)} rows with other values."
         )

@@ -1,9 +1,9 @@
-"""A user's linear head on the public body: a deviation from the public head, as large as the user's rows support.
+"""A user's linear head on the public body: a deviation from the public head that grows with the user's evidence.
 
-The head is α·W₀ + Δ: the public head W₀ times a factor, and a ridge regression Δ of the residuals, both on the user's
-rows. α (zero, half or all of the least-squares factor) and the penalty of Δ are averaged with weights that fall with
-their leave-one-out errors L, L^(−m/2), as in :mod:`tacitly.heads.ridge`. Never released; computed from one user's rows
-alone.
+The head is α·W₀ + Δ: the public head W₀ times a factor, plus a ridge regression Δ of the residuals, both fitted to the
+user's rows. α (zero, half or all of the least-squares factor) and the penalty of Δ are averaged with weights L^(−m/2)
+that fall with their leave-one-out errors L, as in :mod:`tacitly.heads.ridge`. It is never released, and is computed
+from one user's rows only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tacitly.arrays import Array
 
 PENALTIES = (1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-"""Relative to the mean squared norm of the user's centred features; at the largest Δ is nearly zero."""
+"""Relative to the mean squared norm of the user's centred features; with the largest penalty Δ is nearly zero."""
 
 _SHARES = (0.0, 0.5, 1.0)
 
@@ -25,8 +25,8 @@ def fit_linear(
     """Return weights (outputs × k) and intercepts of one user's head.
 
     ``targets`` is m × outputs (one-hot classes, or numbers), ``public`` is W₀, outputs × k. With several ``views`` of
-    each row, one set after the other, a row is left out with all its views: else its own mirror image would predict it,
-    and nothing would be shrunk.
+    each row, one set after another, a row is left out with all its views. Otherwise a row's own mirror image would
+    predict it, and nothing would be shrunk.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(size=(30, 3)); weights, intercepts = fit_linear(z, z[:, :1] * 2 + 1, np.zeros((1, 3)))
@@ -36,7 +36,7 @@ def fit_linear(
     z, y = np.asarray(features, dtype=np.float64), np.asarray(targets, dtype=np.float64)
     prior = np.asarray(public, dtype=np.float64)
     if len(prior) > 1:
-        prior = prior - prior.mean(axis=0)  # only differences between the user's classes count
+        prior = prior - prior.mean(axis=0)  # only differences between the user's classes matter
     m, target_mean, mean = len(z), y.mean(axis=0), z.mean(axis=0)
     z, y = z - mean, y - target_mean
     scale = float(np.sum(z * z)) / m
@@ -63,9 +63,9 @@ def fit_linear(
 
 
 def _directions(z: Array) -> tuple[Array, Array]:
-    """Return eigenvalues and eigenvectors of zzᵀ, all that are not zero among them, without a matrix of rows by rows.
+    """Return eigenvalues and eigenvectors of zzᵀ, including all non-zero ones, without forming a rows × rows matrix.
 
-    A user may have many rows, which nobody must see in the memory or the time that a head takes.
+    A user may have many rows, and the memory and time for a head must not reveal their number.
     """
     if len(z) <= z.shape[1]:
         values, vectors = np.linalg.eigh(z @ z.T)
@@ -75,9 +75,9 @@ def _directions(z: Array) -> tuple[Array, Array]:
 
 
 def _left_out_errors(residuals: Array, vectors: Array, kept: Array, views: int) -> Array:
-    """Return squared leave-one-out errors, shares × penalties: (I − H)⁻¹ times residuals, H the hat matrix of a row.
+    """Return squared leave-one-out errors, shares × penalties: (I − H)⁻¹ times residuals, H a row's hat matrix.
 
-    H is a number for one view, and views × views for several.
+    H is a number for one view, and a views × views matrix for several.
     """
     m, directions = vectors.shape
     if views == 1:
@@ -96,7 +96,7 @@ def _left_out_errors(residuals: Array, vectors: Array, kept: Array, views: int) 
 def fit_classes(
     features: npt.ArrayLike, labels: npt.ArrayLike, public: npt.ArrayLike, views: int = 1
 ) -> tuple[Array, Array]:
-    """Return weights and intercepts over all classes; classes the user does not hold get a score of −10⁹.
+    """Return weights and intercepts over all classes; classes that the user does not have get a score of −10⁹.
 
     >>> z = np.array([[0.0], [0.1], [1.0], [1.1]])
     >>> weights, intercepts = fit_classes(z, [0, 0, 2, 2], np.zeros((3, 1)))

@@ -1,4 +1,4 @@
-"""Warn before anything is spent: noise against the largest possible signal, which is public."""
+"""Warn before anything is spent if noise exceeds the largest possible signal, which is public."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from tacitly.privacy.guarantee import TooFewUsersWarning
 
 
 class NoiseWarning(TooFewUsersWarning):
-    """The planned noise is larger than anything users can say."""
+    """The planned noise is larger than the largest possible signal of all users."""
 
 
 def noise_to_signal(sigma: float, parameters: int, users: float, rounds: int) -> float:
-    """Return how far noise moves the body, divided by how far users who agree in everything would move it.
+    """Return how far noise moves the body, divided by how far users who fully agree would move it.
 
-    A round's mean has norm at most one (in clips) and noise of norm σ√p/n. Over T rounds agreement adds up to T, noise
-    to √T times one round's: σ√p/(n√T), which does not depend on T at a fixed budget, as σ grows like √T.
+    A round's mean has norm at most one (in clipping bounds) and noise of norm σ√p/n. Over T rounds, agreement adds up
+    to T, and noise to √T times that of one round. The ratio is σ√p/(n√T); it does not depend on T for a fixed budget,
+    because σ grows like √T.
 
     >>> round(noise_to_signal(52.76, 734_432, 500, 200), 1)
     6.4

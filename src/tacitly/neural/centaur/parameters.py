@@ -1,4 +1,4 @@
-"""Checks of a network's parameters, all of them public, before anything is read or spent."""
+"""Checks of a network's parameters, all of which are public, before any rows are read or budget is spent."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WHOLE = {
     "chunk": 1,
     "threads": 1,
 }
-"""Parameters that count something, and the least that each may be."""
+"""Parameters that are counts, and the minimum of each."""
 
 STEPS = ("head_steps", "head_rate", "head_momentum", "head_decay")
 
 
 def check_numbers(model: Centaur) -> None:
-    """Raise on numbers that no fit could run with, by the parameter's name."""
+    """Raise an error that names the parameter if a number is invalid."""
     if str(model.device).partition(":")[0] not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device must be 'auto', 'cpu' or 'cuda'. Found {model.device!r}.")
     if str(model.device).startswith("cuda") and not torch.cuda.is_available():
@@ -52,7 +52,7 @@ def check_numbers(model: Centaur) -> None:
 
 
 def check_without_effect(model: Centaur) -> None:
-    """Raise on parameters that would be ignored, and on warm heads under sampling."""
+    """Raise on parameters that would be ignored, and on warm heads together with sampling."""
     if model.mode == "paper":
         if isinstance(model.clip, str) or model.clip is None:
             raise ValueError(f"mode='paper' clips updates to a number, such as clip=0.01. Found {model.clip!r}.")
@@ -64,13 +64,13 @@ def check_without_effect(model: Centaur) -> None:
     _check_heads(model)
     if model.sampling_rate < 1.0 and model._fits_heads and model._setting("warm_heads"):
         raise ValueError(
-            "warm heads remember in which rounds their user took part, so that coins would not be independent from "
-            f"round to round. Use warm_heads=False, or sampling_rate=1. Found sampling_rate={model.sampling_rate!r}."
+            "warm heads contain traces of the rounds in which their user took part, so coins would not be independent "
+            f"between rounds. Use warm_heads=False, or sampling_rate=1. Found sampling_rate={model.sampling_rate!r}."
         )
 
 
 def _check_heads(model: Centaur) -> None:
-    """Raise on parameters of heads where no head is fitted in rounds, or none by steps."""
+    """Raise on parameters of heads if no head is fitted in rounds, or none by steps."""
     in_rounds = model._steps_heads and model.head_steps > 0
     reason = "head_steps=0" if model._steps_heads else type(model).__name__
     said = f"no head is fitted in rounds with {reason}. Leave it out."

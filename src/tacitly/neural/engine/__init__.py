@@ -1,1 +1,1 @@
-"""How users' updates are computed: many at once on a GPU, one by one on a few workers on a CPU."""
+"""Computes users' updates: many at once on a GPU, one by one on a few workers on a CPU."""

@@ -1,4 +1,4 @@
-"""How many users are computed at a time: from public sizes and the device only."""
+"""The number of users that are computed at a time, from public sizes and the device only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tacitly.neural.engine.update import UserUpdate
 
 
 def chunk_for_updates(size: int, device: torch.device) -> int:
-    """Return the users per chunk where every user has an update of ``size`` parameters in memory."""
+    """Return the users per chunk if every user has an update of ``size`` parameters in memory."""
     if device.type == "cpu":
         return 1
     memory = torch.cuda.get_device_properties(device).total_memory
@@ -18,7 +18,7 @@ def chunk_for_updates(size: int, device: torch.device) -> int:
 
 
 def chunk_for_rows(update: UserUpdate, device: torch.device) -> int:
-    """Return the users per chunk where only their rows take memory; on a CPU a chunk's rows fit into the cache."""
+    """Return the users per chunk if only their rows need memory; on a CPU a chunk's rows fit into the cache."""
     rows = max(2, update.training.rows)
     if device.type == "cpu":
         return 1 << max(0, min(64, 2048 // rows).bit_length() - 1)

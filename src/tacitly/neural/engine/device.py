@@ -1,4 +1,4 @@
-"""What concerns the device and not the data: its failures, threads, deterministic kernels."""
+"""Properties of the device that do not depend on the data: failures, threads, deterministic kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class DeviceFailure(MemoryError):
-    """The device failed, not a user's values: out of memory, or a device that stopped. The federation lets it out."""
+    """The device failed (it is out of memory, or stopped), not a user's values. The federation does not catch this."""
 
 
 @contextmanager
@@ -26,14 +26,14 @@ def device_failures() -> Iterator[None]:
 
 
 class _OneThread:
-    """How many are inside, and how many threads there were before the first of them."""
+    """Number of threads inside the context, and PyTorch's number of threads before the first of them entered."""
 
     lock, inside, before = threading.Lock(), 0, 1
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep PyTorch from starting threads inside our worker threads, until the last of them has left."""
+    """Keep PyTorch from starting threads inside worker threads, until the last of them has left the context."""
     with _OneThread.lock:
         if not _OneThread.inside:
             _OneThread.before = torch.get_num_threads()
@@ -50,7 +50,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def deterministic(tf32: bool = False) -> Iterator[None]:
-    """Select kernels whose result does not depend on timing and (unless ``tf32``) full float32 products."""
+    """Select kernels whose result does not depend on timing, with (unless ``tf32``) full float32 products."""
     convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = convolutions.deterministic, convolutions.benchmark, convolutions.allow_tf32, products.allow_tf32
     convolutions.deterministic, convolutions.benchmark = True, False

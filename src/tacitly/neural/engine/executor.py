@@ -1,17 +1,17 @@
-"""Compute users' updates: many at once on a GPU, one after the other on a few single-threaded workers on a CPU.
+"""Compute users' updates: many at once on a GPU, one after another on a few single-threaded workers on a CPU.
 
-Both run the same :class:`~tacitly.neural.engine.update.UserUpdate`. Measured (docs/centaur.md): on a GPU a loop over
-users leaves the device idle, on a CPU batching is slower than the loop; so the device decides. With one local step on
-linear layers neither is needed: :mod:`tacitly.neural.engine.one_step` runs chunks of users through the public body on
-both.
+Both run the same :class:`~tacitly.neural.engine.update.UserUpdate`. The device decides, according to measurements
+(docs/centaur.md): on a GPU a loop over users leaves the device idle; on a CPU batching is slower than the loop. With
+one local step on linear layers neither is needed: :mod:`tacitly.neural.engine.one_step` runs chunks of users through
+the public body on both devices.
 
 No update may depend on another user's rows, to the last bit (:mod:`tacitly.federation.base`), because local training
-can amplify a last bit. In the loop every user is computed alone. In a batch, a user's position is public: chunks have a
-fixed number of users in the order of the roster (or of the sampled users), and every user is padded to the same public
-number of rows, so shapes, and with them the choice of kernels, never depend on private counts; kernels are
-deterministic, and no operation mixes positions. If a user's values make a chunk fail, every user in it is computed
-again in the same position, alone. Clipping and summing follow in float64; memory is that of one chunk. What users keep
-between rounds, if anything, is in :mod:`tacitly.neural.engine.home`.
+can amplify a difference in the last bit. In the loop every user is computed alone. In a batch, positions are public:
+chunks have a fixed number of users in the order of the roster (or of the sampled users), and every user is padded to
+the same public number of rows. So shapes, and with them the choice of kernels, never depend on private counts; kernels
+are deterministic, and no operation mixes positions. If a user's values make a chunk fail, every user in it is computed
+again in the same position, alone. Clipping and summing follow in float64; memory is that of one chunk. Users' local
+state between rounds, if any, is in :mod:`tacitly.neural.engine.home`.
 
 Device failures (out of memory, a device that stopped) are raised; they are never counted as a contribution of zero.
 """
@@ -59,11 +59,11 @@ class Block(NamedTuple):
 class Executor:
     """Compute an update for many users and sum the clipped results.
 
-    ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` the number of users at a time on a GPU (None: as many
-    as fit); ``workers`` the number of threads on a CPU. ``groups`` are the sizes of parts of the update that are
-    clipped separately. ``tf32`` trades precision for speed on a GPU: users' updates are rounded more, not protected
-    less. If the modules contain custom layers, every user gets a copy of them, one user after the other, unless
-    :meth:`batch_custom_layers` was called.
+    ``device`` is ``"cpu"``, ``"cuda"`` or ``"auto"``; ``chunk`` is the number of users at a time on a GPU (None: as
+    many as fit); ``workers`` is the number of threads on a CPU. ``groups`` are the sizes of parts of the update that
+    are clipped separately. ``tf32`` trades precision for speed on a GPU: users' updates are rounded more, but privacy
+    does not change. If the modules contain custom layers, every user gets a copy of them, one user after another,
+    unless :meth:`batch_custom_layers` was called.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Executor:
         self.home = Home(update.own_start)
 
     def batch_custom_layers(self, batched: bool = True) -> None:
-        """Compute users together although modules contain custom layers: only after a trial that they do not mix."""
+        """Batch users although modules contain custom layers; allowed only after a trial that they do not mix users."""
         self.batched = batched and self.device.type != "cpu"
 
     @property
@@ -105,7 +105,7 @@ class Executor:
 
     @property
     def update(self) -> UserUpdate:
-        """The update that every user computes."""
+        """The update computed for every user."""
         return self._update
 
     def one_update(self, public: Array, X: Rows, y: Rows, round_number: int) -> Array:
@@ -129,7 +129,7 @@ class Executor:
     def updates_in_chunk(
         self, public: Array, users: Sequence[tuple[Rows, Rows]], chunk: int, round_number: int, *, guarded: bool = False
     ) -> Array:
-        """Return several users' updates (one row per user) as computed together in a chunk of ``chunk`` positions."""
+        """Return several users' updates (one row per user), computed together in a chunk of ``chunk`` positions."""
         X, y, offsets = _joined(users)
         compute = self._chunk_updates if guarded else self._chunk_or_raise
         with deterministic(self.tf32), device_failures():
@@ -139,7 +139,7 @@ class Executor:
     def first_update_in_chunk(
         self, public: Array, users: Sequence[tuple[Rows, Rows]], chunk: int, round_number: int, *, guarded: bool = False
     ) -> Array:
-        """Return the first user's update as computed among others in a chunk, materialised if it is a product."""
+        """Return the first user's update, computed among others in a chunk and materialised if it is a product."""
         if not self.one_step:
             return np.asarray(self.updates_in_chunk(public, users, chunk, round_number, guarded=guarded)[0])
         rows = self.packing(*_joined(users), chunk, round_number)
@@ -151,7 +151,7 @@ class Executor:
         return np.asarray(moved.cpu().numpy())
 
     def _public(self, public: Array) -> Tensor:
-        # A copy: what a layer writes into its parameters must not reach the vector that rounds start from.
+        # A copy, so that writes of a layer into its parameters do not change the vector that rounds start from.
         return torch.tensor(public, dtype=self.dtype, device=self.device)
 
     def _update_alone(self, update: UserUpdate, public: Tensor, X: Rows, y: Rows, round_number: int) -> Tensor:
@@ -163,13 +163,13 @@ class Executor:
         mine = update.alone() if self.custom_layers else update
         who = [key_of(X, y)] if self.home.keeps else []
         own = self.home.start(who or [None], round_number)[0]
-        # A clone, so that no layer writes into the next user's start.
+        # A clone, so that no layer writes into the next user's initial values.
         moved, ended = mine.with_state(public.clone(), rows, targets, weights, own)
         self.home.keep(who, round_number, ended.detach()[None], [(X, y)])
         return moved.detach()
 
     def norms(self, public: Array, X: Rows, y: Rows, offsets: Offsets, round_number: int) -> Array:
-        """Return the norm of every user's update before clipping; not finite where the update is not."""
+        """Return the norm of every user's update before clipping; not finite if the update is not."""
         block, results = Block(public, X, y, offsets, round_number), []
         if self.one_step:
             results = self._for_each_chunk(block, lambda part, mine: mine.append(self._chunk_norms(part)))
@@ -205,7 +205,7 @@ class Executor:
     def bounded_sum(self, updates: Tensor, bound: float, *, normalised: bool) -> Tensor:
         """Return the sum of updates (one row each) after clipping, in float64: the last operation on an update.
 
-        An update that is not finite counts as zero.
+        An update that is not finite is counted as zero.
         """
         groups = [scaled(group) for group in torch.split(updates, self._group_sizes, 1)]
         finite = torch.stack([torch.isfinite(norm) & torch.isfinite(scale) for _, norm, scale in groups]).all(0)
@@ -215,7 +215,7 @@ class Executor:
             if not normalised:
                 factor = torch.where(norm * scale <= group_bound, scale, factor)
             factor = torch.where(finite, factor, torch.zeros_like(factor))
-            if not bool(finite.all()):  # saves a pass over the chunk where every update is finite
+            if not bool(finite.all()):  # saves a pass over the chunk if every update is finite
                 group = torch.where(finite[:, None], group, torch.zeros_like(group))
             sums.append(factor @ group)
         return torch.cat(sums)
@@ -265,7 +265,7 @@ class Executor:
 
         def work(mine: list[tuple[int, int]]) -> list[Tensor]:
             out: list[Tensor] = []
-            update = self._update.alone_in_place()  # one per worker: it holds the parameters of the current call
+            update = self._update.alone_in_place()  # one per worker: it holds the current call's parameters
             for first, last in mine:
                 task = partial(self._update_alone, update, vector, X[first:last], y[first:last], round_number)
                 take(self._guarded(task), out)
@@ -306,7 +306,7 @@ class Executor:
                 return [part for parts in pool.map(work, shares) for part in parts]
 
     def _guarded(self, task: Callable[[], Tensor], size: int | None = None) -> Tensor:
-        """Return an update, or NaN if the user's values make it fail: which users those are is private."""
+        """Return an update, or NaN if the user's values make it fail: whose values do is private."""
         try:
             with device_failures():
                 return task()
@@ -320,7 +320,7 @@ class Executor:
         return min(self.chunk, 1 << max(0, users - 1).bit_length())
 
     def chunks(self, block: Block) -> Iterator[tuple[Tensor, int]]:
-        """Yield the updates of consecutive chunks (chunk × parameters) and how many positions are taken."""
+        """Yield the updates of consecutive chunks (chunk × parameters) and the number of occupied positions."""
         public, X, y, offsets, round_number = block
         vector, users = self._public(public), len(offsets) - 1
         chunk = self.chunk_of(users)
@@ -332,7 +332,7 @@ class Executor:
     def _chunk_updates(
         self, public: Tensor, X: Rows, y: Rows, bounds: Offsets, chunk: int, round_number: int
     ) -> Tensor:
-        """Return a chunk's updates; if a user's values make it fail, compute each in its position alone."""
+        """Return a chunk's updates; if a user's values make it fail, compute each user alone in the same position."""
         packed, who = self.packing(X, y, bounds, chunk, round_number), self._who(X, y, bounds)
         given = *packed, self._states(who, chunk, round_number)
         try:
@@ -346,7 +346,7 @@ class Executor:
         return updates
 
     def _each_in_its_position(self, public: Tensor, everyone: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the updates and states of a chunk whose users are computed without the others; NaN where one fails."""
+        """Return updates and states of a chunk whose users are computed without the others; NaN for those that fail."""
         alone = [torch.zeros_like(part) for part in everyone]
         results = []
         for position in range(len(everyone[0])):
@@ -377,7 +377,7 @@ class Executor:
         return torch.cat(self._vmapped(public, *given), 1)
 
     def _who(self, X: Rows, y: Rows, bounds: Offsets) -> list[Key]:
-        """Return whose rows these are, where users keep something between rounds."""
+        """Return keys for the users of these rows, if users keep local state between rounds."""
         if not self.home.keeps:
             return []
         return [key_of(X[first:last], y[first:last]) for first, last in itertools.pairwise(bounds.tolist())]

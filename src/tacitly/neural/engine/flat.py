@@ -18,8 +18,8 @@ Parts = tuple[Tensor, ...]
 class Flat:
     """A module as a function of one flat vector of its trainable parameters; everything else in it is public.
 
-    The module is copied and in evaluation mode (no dropout, no batch statistics), so that nothing a user's rows do to
-    it can reach what is published.
+    The module is copied and set to evaluation mode (no dropout, no batch statistics), so that a user's rows cannot
+    change anything that is published.
 
     >>> flat = Flat(nn.Linear(3, 2))
     >>> flat.size, flat(flat.start, torch.ones(1, 3)).shape
@@ -43,7 +43,7 @@ class Flat:
         return int(self.start.numel())
 
     def to(self, device: torch.device) -> Flat:
-        """Move the public values to a device; the module itself stays where it is."""
+        """Move the public values to a device; the module itself is not moved."""
         self.start = self.start.to(device)
         self.fixed = {name: value.to(device) for name, value in self.fixed.items()}
         return self
@@ -53,7 +53,7 @@ class Flat:
         return _FlatAlone(self)
 
     def reset_buffers(self) -> None:
-        """Restore the module's buffers before the next user; nothing to do for a functional call."""
+        """Restore the module's buffers before the next user; a functional call needs nothing."""
 
     def parts(self, vector: Tensor) -> Parts:
         """Return the parameters in a flat vector, in order."""
@@ -88,7 +88,7 @@ class _FlatAlone(Flat):
         self._buffers = [(owner._buffers, key, value) for owner, key, value in _owned(self.module, "_buffers")]
 
     def reset_buffers(self) -> None:
-        """Restore the buffers, so that nothing of one user reaches the next."""
+        """Restore the buffers, so that no user's values reach the next user."""
         for owner, key, value in self._buffers:
             owner[key] = value.clone()
 
@@ -101,7 +101,7 @@ class _FlatAlone(Flat):
 
 
 def _owned(module: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
-    """Return parameters or buffers with the modules that hold them; one with several owners is listed for each."""
+    """Return parameters or buffers with the modules that own them; one with several owners is listed for each."""
     return [
         (owner, key, value)
         for owner in module.modules()

@@ -5,23 +5,24 @@ the gradient of the loss in its output. The norm of M needs inner products of ro
 the sum over users of c·M is one matrix product, (c g)ᵀ a over all rows. Memory is rows × width + weights, not users ×
 weights.
 
-Why no user adds more than the clip C. (A contribution *is* the product of the numbers a and g as they are; u = 2⁻⁵³.)
+Why no user adds more than the clipping bound C. (A contribution *is* the product of the numbers a and g as stored; u =
+2⁻⁵³.)
 
 1. **The norm is bounded from above.** Float32 numbers are exact in float64; float64 ones are rescaled to size one first
    (row by row: a/α and α·g have the same product). With T = Σᵢ ‖aᵢ‖‖gᵢ‖, a user of m rows and a layer of p × q weights,
    every product in ‖M‖² is off by at most (p + q + 1) u ‖aᵢ‖‖aⱼ‖‖gᵢ‖‖gⱼ‖, and summing m² of them by m² u T² more, to
    first order and in any order of summation. So ‖M‖² ≤ computed + n·2u·T² with n = p + q + m² + 8; the 2 and the 8
-   cover higher orders, T itself and the square root. Where a user's rows cancel, T and the bound are large against ‖M‖.
-2. **Bounds are at least T/κ**, κ = 2¹⁰: a user whose rows cancel to less than a thousandth is scaled to less than the
-   clip. The summed rows then have Σᵢ ‖aᵢ‖‖c gᵢ‖ = c T ≤ κ C: rounding c·g costs κ u C < 2⁻⁴² C.
+   cover higher orders, T itself and the square root. If a user's rows cancel, T and the bound are large against ‖M‖.
+2. **Bounds are at least T/κ**, κ = 2¹⁰: a user whose rows cancel to less than a thousandth is scaled to less than C.
+   The summed rows then have Σᵢ ‖aᵢ‖‖c gᵢ‖ = c T ≤ κ C: rounding c·g costs κ u C < 2⁻⁴² C.
 3. **Rounding of the sum.** Users are summed in float64, U at a time, K = U m products per entry, again in any order:
    off by at most K u Σ c T ≤ K u U κ C. Replacing one user changes this by at most twice as much, 2 u κ U² m C, and U
    is chosen so that this is at most 2⁻²² C. Other matrix products are not affected. Adding the products of n users to
-   a total is off by u n C each time, 2⁻³⁹ C in all for the 1024 users of a block. The clip's guard is 2⁻²⁰ C.
+   a total is off by u n C each time, 2⁻³⁹ C in all for the 1024 users of a block. The guard of clipping is 2⁻²⁰ C.
 
-Assumed of the hardware: float64 products are accumulated in float64 (fused or not, in any order). TF32 concerns float32
-and affects only what a and g are. A user with any non-finite number has rows of zeros in the sum, not zero times
-something. Biases and shared heads are short, so their gradients are materialised.
+Assumptions about the hardware: float64 products are accumulated in float64 (fused or not, in any order). TF32 concerns
+float32 and changes only the values of a and g. A user with any non-finite number has rows of zeros in the sum (they are
+not multiplied by zero). Biases and shared heads are short, so their gradients are materialised.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from torch import Tensor
 from tacitly.privacy.clipping import GUARD
 
 KAPPA = 2.0**10
-"""A user whose rows cancel to less than one part in this many is scaled to less than the clip."""
+"""A user whose rows cancel to less than one part in this number is scaled to less than the clipping bound."""
 
 _UNIT_ROUNDOFF = 2.0**-53
-_ROUNDING = 2.0**-22  # of the clip: the allowance for rounding of a sum
+_ROUNDING = 2.0**-22  # allowance for rounding of a sum, relative to the clipping bound
 
 
 def max_users_per_product(rows: int) -> int:
@@ -71,7 +72,7 @@ class Vectors:
 
     @property
     def uncancelled(self) -> Tensor:
-        """The norm itself: the rows are already summed, so nothing is left to cancel."""
+        """The norm itself: the rows are already summed, so nothing can cancel any more."""
         return self.norm_bound
 
     def add(self, total: Tensor, factors: Tensor, finite: Tensor) -> None:
@@ -84,8 +85,8 @@ class Vectors:
 class Products:
     """Gradients of one layer's weights, as factors: rows × inputs and rows × outputs, in float64.
 
-    ``counts`` are the users' numbers of rows, private unless the rows are padded; ``max_rows``, the most rows a user
-    may have, is the number from which public quantities are computed. ``norm_bound`` bounds the norm from above (up to
+    ``counts`` are the users' numbers of rows, which are private unless the rows are padded. Public quantities are
+    computed from ``max_rows``, the maximum number of rows of a user. ``norm_bound`` bounds the norm from above (up to
     ``scale``), and ``uncancelled`` is T in the module's docstring.
     """
 
@@ -99,7 +100,7 @@ class Products:
 
     @classmethod
     def from_rows(cls, inputs: Tensor, gradients: Tensor, counts: list[int], max_rows: int) -> Products:
-        """Bound the norms from above, each user's from that user's rows alone."""
+        """Bound the norms from above, each user's from that user's rows only."""
         a, g, scale = _rescaled(inputs, gradients, counts)
         pairs = zip(copied_rows(a, counts), copied_rows(g, counts), strict=True)
         per_user = [_squared_norms(*pair) for pair in pairs]
@@ -132,23 +133,23 @@ class Products:
         users, ends = max_users_per_product(self.max_rows), [0, *itertools.accumulate(self.counts)]
         for start in range(0, len(self.counts), users):
             mine = slice(ends[start], ends[min(start + users, len(self.counts))])
-            # A separate product on a separate buffer: users outside it cannot affect how it is rounded.
+            # A separate product in a separate buffer, so that users outside of it cannot affect its rounding.
             matrix += (g[mine] * row_factors[mine]).mT @ (a[mine].clone() if start else a[mine])
 
 
 def copied_rows(rows: Tensor, counts: list[int]) -> list[Tensor]:
     """Copy each user's rows into its own buffer.
 
-    Where a slice of a larger array begins depends on the number of rows before it, and products round differently at
-    different alignments: the last bit of one user's norm would depend on another user's number of rows.
+    The start of a slice in a larger array depends on the number of rows before it, and products round differently at
+    different alignments. So the last bit of one user's norm would depend on another user's number of rows.
     """
     return [part.clone() for part in torch.split(rows, counts)]
 
 
 def _rescaled(inputs: Tensor, gradients: Tensor, counts: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inputs and gradients in float64, and a scale per user by which float64 ones are divided.
+    """Return inputs and gradients in float64, and a scale per user; float64 values are divided by it.
 
-    Without the scale squares of float64 numbers could underflow or overflow.
+    Without the scale, squares of float64 numbers could underflow or overflow.
     """
     if inputs.dtype != torch.float64:
         ones = torch.ones(len(counts), dtype=torch.float64, device=gradients.device)
@@ -219,7 +220,7 @@ def add_clipped(
 
 
 def norms(pieces: Sequence[Piece], rate: float) -> Tensor:
-    """Return the bounds by which users are clipped: norm of every user's gradient times ``rate``; NaN if not finite."""
+    """Return the norm bounds for clipping: norm of every user's gradient times ``rate``; NaN if it is not finite."""
     norm, scale = norm_bounds(pieces)
     finite = torch.isfinite(norm) & torch.isfinite(scale)
     return torch.where(finite, (norm * (rate * scale)).clamp_max(torch.finfo(torch.float64).max), torch.nan)

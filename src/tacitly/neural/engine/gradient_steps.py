@@ -1,4 +1,4 @@
-"""Gradients and steps on a tuple of parameters, in two ways: under ``vmap``, and for one user at a time."""
+"""Gradients and steps on a tuple of parameters, in two versions: under ``vmap``, and for one user at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacitly.neural.engine.flat import Parts
 
 
 def autograd_gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
-    """Return the gradient by ordinary autograd: for one user at a time it is faster than ``torch.func.grad``."""
+    """Return the gradient by ordinary autograd, which is faster than ``torch.func.grad`` for one user at a time."""
 
     def gradient(at: Parts) -> Parts:
         with torch.enable_grad():

@@ -1,22 +1,23 @@
-"""What users keep at home between rounds: warm heads, or the local part of a personalised network.
+"""Users' local state between rounds: warm heads, or the local part of a personalised network.
 
-Algorithm 2 of CENTAUR starts a user's head where it ended in the round before. That is state, so it needs an answer to:
-whose, and where? It is the user's, it stays beside that user's rows, and nothing of it is released or saved.
+Algorithm 2 of CENTAUR starts a user's head from its value after the previous round. This is state, so it must be clear
+who owns it and where it is. It belongs to the user, is stored next to that user's rows, and is never released or saved.
 
-Why a release stays one Gaussian event. With everybody asked in each round, the state of a user is a function of that
-user's own rows and of earlier public bodies; so is the contribution made from it. Changing one user's data changes one
-summand, clipped as ever, and adaptive composition covers that bodies are public. Two things would break this, and are
-excluded: state of one user reaching another (keys below), and secret sampling. A coin that decided whether a head was
-fitted would leave a trace in it, contributions of different rounds would share coins, and the accountant's composition
-of independent coins would not hold: estimators refuse both together.
+Why a release is still one Gaussian event. If every user is asked in each round, a user's state is a function of that
+user's own rows and of earlier public bodies, and so is the contribution computed from it. Changing one user's data
+changes one clipped summand, and adaptive composition covers the public bodies. Two cases would break this argument and
+are excluded: state of one user that reaches another (see keys below), and secret sampling. A coin that decides whether
+a head is fitted would leave a trace in it. Contributions of different rounds would then share coins, and composition of
+independent coins would not hold. So estimators refuse the combination.
 
-Keys. A user is known by the address and the number of their rows, in an array that nobody may write to and that is
-held as long as the state, so that the address cannot come to mean other rows. Rows that could be changed (users of a
-dry run) have no state and start from the public head; synthetic users of the door have their own, which nobody asks for
-again.
+Keys. A user is identified by the address and the number of their rows, in a read-only array that is referenced as long
+as the state exists, so that the address cannot be reused for other rows. Rows that could be changed (users of a dry
+run) have no state and start from the public head. Synthetic users of a federation's test have their own state, which is
+never used again.
 
-State belongs to a round: whoever is asked twice in one round starts from the same state twice. State that is not finite
-is not kept. A run that is resumed after a kill has lost it; users then start again from the public head.
+State belongs to a round: a user who is asked twice in one round starts from the same state twice. State that is not
+finite is not stored. A run that is resumed after a crash has lost its state; users then start again from the public
+head.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from torch import Tensor
 from tacitly.arrays import Rows
 
 LAST_ROUND = sys.maxsize
-"""Later than any round: what users have at the end."""
+"""Later than any round: selects the state at the end."""
 
 Key = tuple[int, int, int] | None
-"""Addresses of a user's rows and targets, and how many there are; None where nothing may be kept."""
+"""Addresses of a user's rows and targets, and their number; None if no state may be stored."""
 
 
 def key_of(X: Rows, y: Rows) -> Key:
-    """Return who these rows belong to; None if somebody could change them."""
+    """Return the key of these rows; None if the rows are writable."""
     if X.flags.writeable or y.flags.writeable:
         return None
     return X.__array_interface__["data"][0], y.__array_interface__["data"][0], len(X)
@@ -64,15 +65,15 @@ class Home:
         self._before = public.new_zeros((0, public.numel()))
         self._after = public.new_zeros((0, public.numel()))
         self._held: dict[int, object] = {}
-        self._lock = threading.Lock()  # workers keep the state of different users at the same time
+        self._lock = threading.Lock()  # workers store the state of different users at the same time
 
     @property
     def keeps(self) -> bool:
-        """Whether users keep anything between rounds."""
+        """Whether users keep state between rounds."""
         return self.public.numel() > 0
 
     def start(self, keys: Sequence[Key], round_number: int) -> Tensor:
-        """Return what each user starts a round from: one row per user."""
+        """Return each user's state at the start of a round: one row per user."""
         with self._lock:
             started = self.public.repeat(len(keys), 1)
             known = [(row, self._places[key]) for row, key in enumerate(keys) if key in self._places]
@@ -85,9 +86,9 @@ class Home:
             return started
 
     def keep(self, keys: Sequence[Key], round_number: int, ended: Tensor, sources: Sequence[tuple[Rows, Rows]]) -> None:
-        """Keep what each user ended a round with; ``sources`` are the arrays that the keys' addresses lie in."""
+        """Store each user's state at the end of a round; the keys' addresses point into the arrays ``sources``."""
         with self._lock:
-            rows = [row for row, key in enumerate(keys) if key is not None]  # none where nothing is kept
+            rows = [row for row, key in enumerate(keys) if key is not None]  # empty if no state is stored
             if not rows:
                 return
             places = [self._place(keys[row]) for row in rows]

@@ -22,15 +22,15 @@ ROW_BY_ROW: frozenset[type[nn.Module]] = frozenset(
         *(nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.Dropout),
     }
 )
-"""Layers that map rows × features to rows × features, each row by itself, in evaluation mode.
+"""Layers that map rows × features to rows × features, each row separately, in evaluation mode.
 
-Layers that could read rows as something else are left out: ``Flatten(0)`` joins rows, ``Unflatten`` splits them, and
-convolutions and pools read an input with one dimension less as a single image whose channels are the rows.
+Layers that could interpret rows differently are excluded: ``Flatten(0)`` joins rows, ``Unflatten`` splits them, and
+convolutions and pools treat an input with one dimension less as a single image whose channels are the rows.
 """
 
 
 def row_by_row(module: nn.Module) -> bool:
-    """Return whether rows of several users can pass a module in one call, each row by itself.
+    """Return whether rows of several users can pass a module in one call, each row separately.
 
     >>> row_by_row(nn.Sequential(nn.Linear(3, 2), nn.ReLU())), row_by_row(nn.Sequential(nn.Flatten(0)))
     (True, False)
@@ -67,7 +67,7 @@ class LayerHooks:
         return calls
 
     def clear(self) -> None:
-        """Discard the recorded calls: those of a user whose call failed must not reach the next user."""
+        """Discard the recorded calls, so that those of a user whose call failed do not reach the next user."""
         for pairs in self._calls.values():
             pairs.clear()
 
@@ -80,7 +80,7 @@ def _record(calls: list[tuple[Tensor, Tensor]], layer: nn.Module, given: tuple[T
 
 
 def parameter_name(layer: str, kind: str) -> str:
-    """Return the name of a layer's weight or bias; a body that is itself a layer has an empty name.
+    """Return the name of a layer's weight or bias; if the body itself is a layer, the layer's name is empty.
 
     >>> parameter_name("0", "weight"), parameter_name("", "weight")
     ('0.weight', 'weight')

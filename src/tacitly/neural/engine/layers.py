@@ -1,10 +1,10 @@
-"""The layers a network may consist of: layers that keep nothing of the rows they process.
+"""The layers that a network may consist of: layers that store nothing about the rows they process.
 
 A contribution must be a function of its own user's rows (:mod:`tacitly.federation.base`), and what is published must
-contain nothing of any user's. A module is code and can store what it sees anywhere, so no dry run proves that it does
+not contain any user's values. A module is code and can store its inputs anywhere, so no dry run can prove that it does
 not. The layers in ``KNOWN`` were reviewed: in evaluation mode they are functions of their input. Other layers run only
 if the caller vouches for them (``trust_custom_layers=True``), and the certificate lists them as not covered. On a GPU
-they are batched over users if a trial on synthetic users finds that nobody's update depends on the others
+they are batched over users if a trial on synthetic users finds that no update depends on other users
 (:mod:`tacitly.neural.engine.rehearsal`); otherwise, and on a CPU, every user gets a copy of the modules.
 """
 
@@ -34,7 +34,7 @@ KNOWN: frozenset[type[nn.Module]] = frozenset(
         *(nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.Dropout, nn.Dropout1d, nn.Dropout2d),
     }
 )
-"""Exactly these classes: a subclass may do more."""
+"""Exactly these classes, because a subclass may do more."""
 
 _HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 _ADVICE = (
@@ -62,12 +62,12 @@ def custom_layers(*modules: nn.Module) -> tuple[str, ...]:
 
 
 def check_layers(body: nn.Module, head: nn.Module, *, cuda: bool = False, trust_custom_layers: bool = False) -> None:
-    """Raise, naming the layer, if one could keep what it sees, or cannot be trained or published.
+    """Raise an error that names the layer if it could store its inputs, or cannot be trained or published.
 
     >>> check_layers(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 2))
     """
     if torch_modules._has_any_global_hook():  # type: ignore[no-untyped-call]
-        raise ValueError("a global module hook is registered in this process; it would see users' rows. Remove it.")
+        raise ValueError("a global module hook is registered in this process; it could read users' rows. Remove it.")
     for where, layer in _named(body, head):
         _check_layer(where, layer)
         if cuda and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
@@ -93,7 +93,7 @@ def _named(body: nn.Module, head: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def label(part: str, name: str, layer: nn.Module) -> str:
-    """Return how messages refer to a layer: its class and its place in body or head.
+    """Return the name of a layer in messages: its class and its place in body or head.
 
     >>> label("body", "1", nn.ReLU())
     'ReLU (body.1)'
@@ -102,7 +102,7 @@ def label(part: str, name: str, layer: nn.Module) -> str:
 
 
 def _why_custom(layer: nn.Module) -> str | None:
-    """Return why a layer is not one of the reviewed ones, or None."""
+    """Return why a layer is not one of the reviewed layers, or None if it is."""
     if type(layer) not in KNOWN:
         return "is not a layer that is known to keep nothing of the rows it sees"
     for name, value in vars(layer).items():
@@ -114,7 +114,7 @@ def _why_custom(layer: nn.Module) -> str | None:
 
 
 def _check_layer(where: str, layer: nn.Module) -> None:
-    """Raise for what nobody can vouch for: it would be published, or change with the rows."""
+    """Raise for problems that trust cannot remove: the layer would be published, or would change with the rows."""
     if any(value is not None and is_lazy(value) for value in [*layer._parameters.values(), *layer._buffers.values()]):
         raise ValueError(f"{where} does not know its size yet. Run it on a synthetic row first.")
     if is_parametrized(layer):
@@ -123,7 +123,7 @@ def _check_layer(where: str, layer: nn.Module) -> None:
         if getattr(layer, name):
             raise ValueError(f"{where} has a hook ({name.strip('_')}), which would see users' rows. Remove it.")
     if type(layer).get_extra_state is not nn.Module.get_extra_state:
-        raise ValueError(f"{where} has a get_extra_state: what it would publish is not known. Remove it.")
+        raise ValueError(f"{where} has a get_extra_state, whose output would be published unchecked. Remove it.")
     if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
         raise ValueError(
             f"{where} mixes users: use GroupNorm, or call eval() on it, so that its statistics are constants."
@@ -142,7 +142,7 @@ def _check_layer(where: str, layer: nn.Module) -> None:
 
 
 def _check_parameters(body: nn.Module, head: nn.Module) -> None:
-    """Raise if a parameter is used twice, if there are two number types, or if a head has nothing to fit."""
+    """Raise if a parameter is used twice, if there are two number types, or if a head has no trainable parameters."""
     seen: dict[int, str] = {}
     types: dict[torch.dtype, str] = {}
     for part, module in (("body", body), ("head", head)):

@@ -1,4 +1,4 @@
-"""What every user does in a round of a network: steps, rates, batches, and what is kept at home."""
+"""What every user computes in a round of a network: steps, rates, batches, and local state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """What every user does in a round. Public.
+    """What every user computes in a round. All settings are public.
 
-    ``augment`` maps a user's rows to one or more other views of each (a mirror, shifts), one after the other; heads are
-    fitted on all of them, the body's steps see the rows alone. ``cross_fit``: the body's steps on one half of the rows
-    use a head that was fitted to the other half, for both halves. ``warm``: users keep their heads (or, with a pull or
-    two heads, their local part) at home and start the next round from them. ``rows`` is the number of rows a user
-    contributes to a round; users with more contribute other rows in the next.
+    ``augment`` maps a user's rows to one or more other views of each (a mirror image, shifts), one set after another.
+    Heads are fitted on all views; the body's steps use only the rows. ``cross_fit``: the body's steps on one half of
+    the rows use a head that was fitted to the other half, for both halves. ``warm``: users keep their heads (or, with a
+    pull or two heads, their local parameters) locally and start the next round from them. ``rows`` is the number of
+    rows a user contributes to a round; users with more rows contribute other rows in the next round.
 
     >>> LocalTraining(local_steps=5, loss="squares").head_steps
     15

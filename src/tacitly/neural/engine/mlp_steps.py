@@ -1,8 +1,9 @@
 """Local steps on a plain multilayer perceptron with a hand-written backward pass.
 
-For one user with a few rows most of a step's time on a CPU is dispatch, not arithmetic, and workers that dispatch wait
-for each other. Linear layers with an optional activation behind each, then a linear head, are common and their backward
-pass is short: through the activation, the weight gradient gᵀa straight into the weights, and g W to the layer before.
+For one user with a few rows, most of the time of a step on a CPU is dispatch, not arithmetic, and workers that dispatch
+wait for each other. Linear layers, each with an optional activation, followed by a linear head are common, and their
+backward pass is short: through the activation, the weight gradient gᵀa directly into the weights, and g W to the layer
+before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[
 
 
 class MLPSteps:
-    """Steps on linear layers with an optional activation behind each. ``layers``: name and activation of each."""
+    """Steps on linear layers, each with an optional activation. ``layers``: name and activation of each layer."""
 
     def __init__(self, layers: Sequence[tuple[str, type[nn.Module] | None]]) -> None:
         activations = [(name, _ACTIVATIONS.get(kind) if kind else None) for name, kind in layers]
@@ -30,7 +31,7 @@ class MLPSteps:
 
     @classmethod
     def of(cls, body: nn.Module, head: nn.Module) -> MLPSteps | None:
-        """Return the steps for a body, or None unless it is a plain perceptron, trained as a whole, with a linear head.
+        """Return the steps for a body, or None unless it is a plain, fully trainable perceptron and the head is linear.
 
         >>> MLPSteps.of(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 2)) is not None
         True
@@ -41,7 +42,7 @@ class MLPSteps:
         if type(body) is not nn.Sequential or type(head) is not nn.Linear or not learned:
             return None
         layers: list[tuple[str, type[nn.Module] | None]] = []
-        for name, layer in body._modules.items():  # named_children skips an activation module that is used twice
+        for name, layer in body._modules.items():  # named_children would skip an activation module that is used twice
             if type(layer) is nn.Linear:
                 layers.append((name, None))
             elif type(layer) in _ACTIVATIONS and layers and layers[-1][1] is None:

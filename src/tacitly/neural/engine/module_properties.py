@@ -1,4 +1,4 @@
-"""Public properties of a module: its number type, the width of its output, a fingerprint of its start."""
+"""Public properties of a module: its number type, the width of its output, a fingerprint of its initial values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def output_width(module: nn.Module, width: int) -> int:
 
 
 def n_outputs(head: nn.Module) -> int:
-    """Return the number of outputs of a head: those of its last linear layer.
+    """Return the number of outputs of a head, that is of its last linear layer.
 
     >>> n_outputs(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     2
@@ -37,7 +37,7 @@ def n_outputs(head: nn.Module) -> int:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Return a hash of a module's structure and values: a resumed run must start from the same ones."""
+    """Return a hash of a module's structure and values, because a resumed run must start from the same module."""
     digest = hashlib.sha256(repr(module).encode())
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())

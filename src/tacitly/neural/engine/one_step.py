@@ -1,15 +1,15 @@
 """One local step for many users at once, without materialising any user's gradient of the body.
 
 With a single step every user's gradient is taken at the public body, so the rows of a chunk of users pass it together:
-one forward pass; for each user separately a head and the gradient of the loss in every row's features; one backward
-pass. (On a CPU each user's rows pass alone where there may be many, so that nothing is padded; heads are still fitted
-together.) The inputs of every linear layer and the gradients of its outputs are all that is needed:
-:mod:`tacitly.neural.engine.ghost_clipping` clips and sums them, and proves that this is sound. Memory is rows × width
-of a chunk and one or two bodies.
+one forward pass; then, for each user separately, a head and the gradient of the loss with respect to every row's
+features; one backward pass. (On a CPU, if users may have many rows, each user's rows pass alone, so that nothing is
+padded; heads are still fitted together.) Only the inputs of every linear layer and the gradients of its outputs are
+needed: :mod:`tacitly.neural.engine.ghost_clipping` clips and sums them, and proves that this is sound. Memory is rows ×
+width of a chunk and one or two bodies.
 
 A row's values do not depend on other users' rows, to the last bit: only layers that process rows one by one are
 accepted (:data:`tacitly.neural.engine.layer_hooks.ROW_BY_ROW`), positions and shapes are public, and a matrix product
-computes every row from that row alone, also where another row is not finite.
+computes every row from that row only, even if another row is not finite.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tacitly.neural.engine.update import UserUpdate
 
 
 def supports_one_step(update: UserUpdate) -> bool:
-    """Return whether an update is a single step on linear layers: public.
+    """Return whether an update is a single step on linear layers; this is public.
 
-    An ``augment`` is the caller's code and is given one user's rows at a time, so it is excluded.
+    An ``augment`` function is the caller's code and is given one user's rows at a time, so it is excluded.
     """
     body = update.body.module
     return (
@@ -48,14 +48,14 @@ def supports_one_step(update: UserUpdate) -> bool:
 
 
 def runs_padded(device: torch.device, rows: int) -> bool:
-    """Return whether all users' rows pass the body in one padded call: not on a CPU where most would be padding."""
+    """Return whether all users' rows pass the body in one padded call: not on a CPU if most rows would be padding."""
     return device.type != "cpu" or rows <= 32
 
 
 class Chunk(NamedTuple):
     """Gradients of the users in these positions (None if they could not be computed), and the weights of all rows.
 
-    ``own`` is the state after the round of the users in these positions.
+    ``own`` is the state of these users after the round.
     """
 
     pieces: list[Piece] | None
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
 
 
 class OneStep:
-    """Compute the gradients of chunks of users. One per worker: it sets parameters in its own copies of the modules."""
+    """Compute the gradients of chunks of users. One object per worker: it sets parameters in its own module copies."""
 
     def __init__(self, update: UserUpdate) -> None:
         self._original = update
@@ -77,7 +77,7 @@ class OneStep:
     def guarded(
         self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, own: Tensor, taken: int
     ) -> Iterator[Chunk]:
-        """Yield a chunk; if a user's values make it fail, which is private, yield each user without the others."""
+        """Yield a chunk; if a user's values make it fail, which is private, yield each user computed alone."""
         whole = self._or_none(public, rows, targets, weights, own)
         if whole is not None:
             yield Chunk(whole[0], slice(0, taken), weights, whole[1][:taken])
@@ -113,7 +113,7 @@ class OneStep:
         counts = [max_rows] * users if padded else weights.count_nonzero(1).clamp_min(1).tolist()
 
         def calls_of(values: Tensor) -> list[Tensor]:
-            """Return the values that pass the body in one call: all users', or each user's without padding."""
+            """Return the values that pass the body in one call: those of all users, or each user's without padding."""
             if padded:
                 return [values.flatten(0, 1)]
             return [mine[:count] for mine, count in zip(values, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""Pack the rows of a chunk of users: all padded to the same public number of rows, in public positions."""
+"""Pack the rows of a chunk of users, padded to the same public number of rows, in public positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacitly.arrays import Offsets, Rows
 
-_CACHE_LIMIT = 8 << 30  # bytes of padded rows that may stay on a GPU from round to round
+_CACHE_LIMIT = 8 << 30  # maximum bytes of padded rows that stay on a GPU between rounds
 
 
 class Packing:
@@ -30,7 +30,8 @@ class Packing:
         """Return rows, targets and weights of a chunk's users, padded to the public numbers of users and rows."""
         size = max(2, self.rows)  # at least two, so that neither half of the rows is empty
         turns = round_number if (np.diff(bounds) > size).any() else 0
-        # Read-only rows are cached from round to round by address; the arrays are held so that the address stays valid.
+        # Read-only rows are cached by address between rounds; the arrays are referenced so that the address stays
+        # valid.
         key = (*(part.__array_interface__["data"] for part in (X, y)), X.shape[1], bounds.tobytes(), chunk, turns)
         if key in self._cache:
             return self._cache[key]
@@ -51,11 +52,11 @@ class Packing:
         return packed
 
     def rows_of_round(self, X: Rows, y: Rows, round_number: int) -> tuple[Rows, Rows]:
-        """Return the rows a user contributes to a round: all, or the next ``rows`` of them in turn."""
+        """Return the rows that a user contributes to a round: all, or the next ``rows`` rows in turn."""
         size = self.rows
         if len(X) <= size:
             return X, y
-        # Scattered, because rows may be sorted by class; a stride coprime to their number reaches all of them in turn.
+        # Spread, because rows may be sorted by class; a stride coprime to their number reaches all of them in turn.
         stride = next(s for s in range(int(0.618 * len(X)), 0, -1) if math.gcd(s, len(X)) == 1)
         chosen = (round_number * size + np.arange(size)) * stride % len(X)
         return X[chosen], y[chosen]
@@ -64,8 +65,8 @@ class Packing:
 def to_tensors(X: Rows, y: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return rows and targets as tensors; a target that is not finite makes its row NaN, and so its user's update.
 
-    They are copied into memory allocated by PyTorch, which is aligned to 64 bytes: the last bits of a product depend on
-    the alignment of its operands, and that of NumPy's arrays depends on earlier allocations.
+    They are copied into memory allocated by PyTorch, which is aligned to 64 bytes. The last bits of a product depend on
+    the alignment of its operands, and the alignment of NumPy's arrays depends on earlier allocations.
     """
     rows, targets = torch.empty(X.shape, dtype=dtype), torch.empty(y.shape, dtype=dtype)
     with np.errstate(all="ignore"):

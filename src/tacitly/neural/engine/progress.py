@@ -1,4 +1,4 @@
-"""Say how far a long fit is, to a person at a terminal: releases, what they cost so far, and the time left."""
+"""Show the progress of a long fit on a terminal: releases, their cost so far, and the time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tacitly.privacy.guarantee import Budget, Event
 class Progress:
     """A callback for releases that keeps one line up to date on a terminal; elsewhere it writes nothing.
 
-    The costs of a plan are public, and so is how long a round takes for whoever runs the fit. ``then`` is called too.
+    The costs of a plan are public, and so is the time of a round for the person who runs the fit. ``then`` is called
+    too.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Progress:
         if not math.isfinite(self._budget.epsilon):
             return "no privacy"
         spent = self._events[: self._done]
-        if any(getattr(event, "sampling_rate", 1.0) < 1.0 for event in spent):  # which would take seconds to compute
+        if any(getattr(event, "sampling_rate", 1.0) < 1.0 for event in spent):  # composing them would take seconds
             return f"ε = {self._budget.epsilon:.2f} in the end"
         return f"ε = {compose(spent, self._budget.adjacency, self._budget.delta):.2f} so far"
 
@@ -62,7 +63,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that people would use.
+    """Return a duration in a suitable unit.
 
     >>> duration(42.4), duration(150.0), duration(7500.0)
     ('42 s', '2 min', '2.1 h')

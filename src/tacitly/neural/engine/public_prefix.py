@@ -37,7 +37,7 @@ def apply_prefix(prefix: nn.Module, cohort: Cohort, window: int, device: torch.d
     rows = np.full((cohort.n_rows, width), np.nan, dtype=np.float32)
     forward = ForwardPass(prefix, device, window)
     for first, last in itertools.pairwise(cohort.offsets.tolist()):
-        # Rows that overflow or fail stay NaN, which makes their user's updates zero; a warning would reveal it.
+        # Rows that overflow or fail stay NaN, so their user's updates become zero; a warning would reveal it.
         if (found := forward.or_none(cohort.X[first:last])) is not None:
             with np.errstate(all="ignore"):
                 rows[first:last] = found

@@ -1,9 +1,9 @@
 """The release of a neural round: the sum of all users' clipped updates.
 
 Release :class:`BodyUpdate`. Unit: the user. A contribution is a function of one user's rows and public values (body,
-head, settings, number of the round), and clipping it to norm at most C is the last operation on it, in float64.
-Zero-out changes the sum by at most C and replace-one by at most 2C (an update and its opposite are both possible): one
-Gaussian event.
+head, settings, number of the round). Clipping it to norm at most C, in float64, is the last operation on it. Zero-out
+changes the sum by at most C and replace-one by at most 2C (an update and its opposite are both possible): one Gaussian
+event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacitly.neural.engine.executor import Executor
 
 @dataclass(frozen=True)
 class BodyUpdate(Query):
-    """One user's proposed change of the public vector; ``normalised`` scales every update to the clip's norm."""
+    """One user's proposed change of the public vector; ``normalised`` scales every update to the clipping bound."""
 
     public: Array
     round_number: int

@@ -1,12 +1,12 @@
-"""Dry run of a network on synthetic users before any private row is read: no update may depend on another user's.
+"""Dry run of a network on synthetic users before any private row is read: no update may depend on other users.
 
-A contribution must be a function of its own user's rows (:mod:`tacitly.federation.base`). That is guaranteed by
-:mod:`tacitly.neural.engine.layers`; the dry run finds mistakes, above all in custom layers the caller vouched for. The
-update is run for user A, and for A after other users (one with other rows, one with non-finite rows), in the same way
-as in the rounds and at the largest shape they will have: A's updates must be finite and the same to the last bit,
-nothing in the modules may have changed, and no random generator may have been used. A is run unguarded, so that a
-network that cannot run at all is reported instead of becoming a model that learned nothing. Shapes and modules are
-public, so error messages give every detail, with the layer's name.
+A contribution must be a function of its own user's rows (:mod:`tacitly.federation.base`).
+:mod:`tacitly.neural.engine.layers` guarantees this; the dry run finds mistakes, above all in custom layers that the
+caller vouched for. The update is run for user A, and for A after other users (one with other rows, one with non-finite
+rows), in the same way as in the rounds and with the largest shape that they will have. A's updates must be finite and
+the same to the last bit, nothing in the modules may have changed, and no random generator may have been used. A is run
+unguarded, so that a network that cannot run at all is reported instead of becoming a model that learned nothing. Shapes
+and modules are public, so error messages give every detail, with the layer's name.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TOKENS = (
     "or, in a layer of your own, embedding(rows.long().clamp(0, vocabulary - 1))."
 )
 _MIXES = (
-    "the body mixes rows: the output for one depends on the others that are computed with it, so that a user's "
-    "predictions change with what else is asked. Make it a function of one row."
+    "the body mixes rows: the output for one row depends on the rows that are computed with it, so that a user's "
+    "predictions depend on the other rows of the call. Make it a function of one row."
 )
 _MODULE_INTERNALS = frozenset(vars(nn.Module()))
 
@@ -63,7 +63,7 @@ def check_modules(body: nn.Module, head: nn.Module, width: int, *, learned: bool
 
 
 def _advice(body: nn.Module, width: int) -> str:
-    """Return what to do about a body that takes images or whole numbers, where rows are flat numbers."""
+    """Return advice for a body that expects images or whole numbers, because rows are flat numbers."""
     kinds = {type(layer) for layer in body.modules()}
     if kinds & {nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d}:
         return (
@@ -94,7 +94,7 @@ def rehearse(executor: Executor, public: Array, width: int, users: int) -> None:
         raise ValueError(f"{offender or 'the update does not give the same result twice'}: {_LEAK}")
     if not np.isfinite(first).all():
         raise ValueError(
-            "the update of a synthetic user with ordinary rows is not finite, so no user's would count. "
+            "the update of a synthetic user with ordinary rows is not finite, so all updates would be dropped. "
             "Use a smaller local_rate or head_rate, or another start."
         )
     check_rows_apart(executor.update.body.module, width)
@@ -110,7 +110,7 @@ def _alone_or_advice(executor: Executor, public: Array, user: User) -> Array:
 
 
 def check_rows_apart(module: nn.Module, width: int) -> None:
-    """Warn if a row's output changes with another row beside it: to the last bit, at the same shapes.
+    """Warn if a row's output changes when another row is computed with it: to the last bit, at the same shapes.
 
     >>> check_rows_apart(nn.Linear(3, 2), 3)
     """
@@ -123,7 +123,7 @@ def check_rows_apart(module: nn.Module, width: int) -> None:
 
 
 def rehearse_rows(module: nn.Module, width: int, device: torch.device) -> None:
-    """Do the same for rows that only pass (part of) the body: nothing of a user may stay in it."""
+    """Do the same for rows that only pass (part of) the body, which must store nothing about a user."""
     forward = ForwardPass(module, device)
     ordinary = np.cos(np.arange(8 * width, dtype=np.float64)).reshape(8, width).astype(np.float32)
     others = [_other_user(width)[0], _hostile_user(width)[0]]
@@ -145,10 +145,10 @@ def rehearse_rows(module: nn.Module, width: int, device: torch.device) -> None:
 
 
 def _ordinary_user(update: UserUpdate, width: int) -> User:
-    """Return a user with the largest number of rows, of all classes for which there are enough."""
+    """Return a user with the largest number of rows, of all classes if there are enough rows."""
     rows = update.training.rows
     X = np.cos(np.arange(rows * width, dtype=np.float64)).reshape(rows, width).astype(np.float32)
-    # In pairs: a head is fitted to every second row, and with one class in each half there is nothing to learn.
+    # In pairs: a head is fitted to every second row, and if each half had one class, there would be nothing to learn.
     y = np.arange(rows) // 2 % update.classes if update.training.loss == "classes" else X.sum(axis=1)
     return X, np.asarray(y, dtype=np.float32)
 
@@ -160,14 +160,14 @@ def _other_user(width: int) -> User:
 
 
 def _hostile_user(width: int) -> User:
-    """Return a user with yet another number of rows, huge values and a NaN row."""
+    """Return a user with a third number of rows, huge values and a NaN row."""
     X = np.full((3, width), 1e30, dtype=np.float32)
     X[1] = np.nan
     return X, np.zeros(3, dtype=np.float32)
 
 
 def _offender(update: UserUpdate, users: list[User]) -> str | None:
-    """Return the name of the innermost module that changes itself or draws random numbers while it runs, and which."""
+    """Return the innermost module that changes itself or draws random numbers while it runs, and which of the two."""
     every = [torch.from_numpy(X[:4].copy()).to(update.body.start) for X, _ in users]
     if (augment := update.training.augment) is not None:
         before = _generator_states()
@@ -207,7 +207,7 @@ def _reporter(name: str, stack: list[tuple[Any, Any]], found: list[str]) -> Call
     def report(layer: nn.Module, *_: object) -> None:
         state, generators = stack.pop()
         if _layer_state(layer) != state:
-            found.append(f"{name} keeps something of the rows it has seen")
+            found.append(f"{name} stores something about the rows it has seen")
         if _generator_states() != generators:
             found.append(f"{name} draws random numbers")
 
@@ -228,13 +228,13 @@ def _module_state(module: nn.Module) -> object:
 
 
 def _layer_state(layer: nn.Module) -> object:
-    """Return everything a module itself holds: attributes of any name, buffers, parameters (frozen ones too)."""
+    """Return everything that a module itself stores: attributes of any name, buffers, parameters (frozen ones too)."""
     attributes = {key: value for key, value in vars(layer).items() if key not in _MODULE_INTERNALS}
     return _snapshot({**attributes, **layer._buffers, **layer._parameters})
 
 
 def _snapshot(value: object, depth: int = 0) -> object:
-    """Return a comparable copy that later changes of the original in place do not reach."""
+    """Return a comparable copy that is not affected by later in-place changes of the original."""
     if depth > 6:
         return type(value).__name__
     if isinstance(value, torch.Tensor):

@@ -1,15 +1,15 @@
-"""The user's half of a neural round: fit the head, take steps on the body, return the change.
+"""The user's part of a neural round: fit the head, take steps on the body, return the change.
 
 Algorithm 2 of CENTAUR (Shen et al. 2023) for one user with rows (x, y): with the body fixed, take steps on a head that
-starts from the public one, or, with ``warm``, from where the user's own ended in the round before
+starts from the public one, or, with ``warm``, from the user's own head after the previous round
 (:mod:`tacitly.neural.engine.home`); then, with the head fixed, take ``local_steps`` steps on the body's trainable
 parameters; return the difference. Everything is a pure function of one user's rows, that user's own state and public
-values, so ``torch.func.vmap`` can run it for many users at once, and a plain loop for one user after the other.
+values. So ``torch.func.vmap`` can run it for many users at once, and a plain loop for one user after another.
 
-Whose is momentum? The user's, for one round: velocities start at zero in every round and are forgotten at its end, as
+Momentum belongs to the user and to one round: velocities start at zero in every round and are discarded at its end, as
 in the authors' code. Weight decay pulls towards zero; it is part of the gradient, so it is clipped with the rest.
 
-What is minimised is in :mod:`tacitly.neural.engine.user_loss`, the settings in
+The objective is in :mod:`tacitly.neural.engine.user_loss`, the settings are in
 :mod:`tacitly.neural.engine.local_training`.
 """
 
@@ -38,13 +38,13 @@ _EVEN, _ODD = slice(0, None, 2), slice(1, None, 2)
 
 @dataclass(frozen=True, kw_only=True)
 class UserUpdate:
-    """The change of the shared parameters that one user's rows ask for."""
+    """The change of the shared parameters that one user proposes."""
 
     body: Flat
     head: Flat
     training: LocalTraining
-    # What is shared: "body" (CENTAUR); "both", body and head (federated averaging); or "sum", body and head, where a
-    # personal head is added to the shared one (two heads).
+    # The shared parameters: "body" (CENTAUR); "both", body and head (federated averaging); or "sum", body and head,
+    # with a personal head that is added to the shared one (two heads).
     shared: str = "body"
     classes: int = 1
     pull: float = 0.0  # penalty that pulls the local model towards the public one (mean regularisation)
@@ -64,15 +64,15 @@ class UserUpdate:
         return self.body.size + (self.head.size if self.move_head else 0)
 
     def alone(self) -> UserUpdate:
-        """Return the same update on copies of the modules with ordinary autograd: for one user at a time."""
+        """Return the same update on copies of the modules with ordinary autograd, for one user at a time."""
         body, head = self.body.alone(), self.head.alone()
         return replace(self, body=body, head=head, _gradient=autograd_gradient, _step=foreach_step)
 
     def alone_in_place(self) -> UserUpdate:
         """Return :meth:`alone` with steps on linear layers applied in place, without materialising their gradients.
 
-        The plain :meth:`alone` if there are custom layers, which could observe it, if the head is shared too, if steps
-        have momentum or decay, or if this is a subclass with another update.
+        This is the plain :meth:`alone` if there are custom layers, which could observe the difference, if the head is
+        shared too, if steps have momentum or decay, or if a subclass defines another update.
         """
         alone, plain = self.alone(), not (self.training.local_momentum or self.training.local_decay)
         custom = custom_layers(self.body.module, self.head.module)
@@ -83,7 +83,7 @@ class UserUpdate:
 
     @property
     def own_start(self) -> Tensor:
-        """What users start from who have no state yet: public. Empty where users keep nothing between rounds."""
+        """The public initial state of users who have no state yet. Empty if users keep no state between rounds."""
         if not self.training.warm or (self.shared == "both" and not self.pull):
             return self.head.start.new_zeros(0)
         if self.shared == "both":
@@ -93,7 +93,7 @@ class UserUpdate:
         return self.head.start.repeat(2 if self._crosses else 1)
 
     def head_in(self, own: Tensor, public_head: Tensor) -> Tensor:
-        """Return the head in a user's state: the mean of two cross-fitted ones."""
+        """Return the head in a user's state: the mean of two cross-fitted heads, if there are two."""
         if self.shared == "both":
             return own[self.body.size :]
         if self.shared == "sum":
@@ -112,7 +112,7 @@ class UserUpdate:
         return self.training.cross_fit and self.training.head_steps > 0
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return the update before clipping of a user without state."""
+        """Return the update, before clipping, of a user without state."""
         return self.with_state(public, rows, targets, weights, self.own_start.clone())[0]
 
     def with_state(
@@ -120,8 +120,8 @@ class UserUpdate:
     ) -> tuple[Tensor, Tensor]:
         """Return the update before clipping, and the user's state after the round.
 
-        ``public`` is the current body (and head, where that is shared too); ``own`` is the state that the user starts
-        from (:attr:`own_start`).
+        ``public`` is the current body (and head, if that is shared too); ``own`` is the state that the user starts from
+        (:attr:`own_start`).
         """
         self.body.reset_buffers()
         self.head.reset_buffers()
@@ -135,12 +135,12 @@ class UserUpdate:
         if self.shared == "sum":
             personal = self.fitted_head(body, head + own if len(own) else head, rows, targets, weights) - head
             return self._whole_network_steps(public, public, personal, rows, targets, weights), personal[: len(own)]
-        # A copy: a custom layer that writes into it must not reach the next user's start.
+        # A copy: a custom layer that writes into it must not change the next user's initial state.
         starts = torch.split((own if len(own) else self.head.start.repeat(2)).clone(), self.head.size)
         if not self._crosses:
             fitted = self.fitted_head(body, starts[0], rows, targets, weights)
             return self._body_steps(body, fitted, rows, targets, weights), fitted[: len(own)]
-        # Algorithm 4's two subsets: on the rows it was fitted to, a head leaves the body little to learn.
+        # Algorithm 4's two subsets: on the rows that a head was fitted to, the body has little left to learn.
         moved, ends = torch.zeros_like(body), []
         for mine, other, start in ((_EVEN, _ODD, starts[0]), (_ODD, _EVEN, starts[1])):
             fitted = self.fitted_head(body, start, rows[mine], targets[mine], weights[mine])
@@ -210,7 +210,7 @@ class UserUpdate:
     def _steps_in_place(
         self, hooks: LayerHooks, body: Tensor, head: Tensor, rows: Tensor, targets: Tensor, weights: Tensor
     ) -> Tensor:
-        """Do the same in place: the gradient gᵀa of a layer's weights is added to them as it is multiplied."""
+        """Do the same in place: the gradient gᵀa of a layer's weights is added to the weights as it is multiplied."""
         vector, head_parts, goals = body.clone(), self.head.parts(head), self._loss.goals(targets, weights)
         rate, held = self.training.local_rate, self._held(goals)
         moved = dict(zip(self.body.shapes, self.body.parts(vector), strict=True))
@@ -305,7 +305,7 @@ class UserUpdate:
         return row_gradients, flatten(rest) if rest else row_gradients.new_zeros(0)
 
     def _batches(self, rows: Tensor, goals: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the rows of every step: the next batch in turn, or all rows if they are no more than a batch."""
+        """Yield the rows of every step: the next batch in turn, or all rows if they fit into one batch."""
         size = self.training.batch_rows
         if size is None or size >= len(rows):
             for _ in range(self.training.local_steps):
@@ -316,7 +316,7 @@ class UserUpdate:
         # Spread over all rows, because they may be sorted by class.
         apart = torch.div(count + size - 1, size, rounding_mode="floor")
         chosen = torch.where(count <= size, places, (places * apart + steps[:, None]) % count.clamp_min(1))
-        if chosen.numel() <= 2 * len(rows):  # one call for all steps where that takes little memory
+        if chosen.numel() <= 2 * len(rows):  # one call for all steps if that needs little memory
             yield from zip(rows[chosen], goals[chosen], weights[chosen], strict=True)
             return
         for mine in chosen:
@@ -324,6 +324,6 @@ class UserUpdate:
 
 
 def public_start(update: UserUpdate) -> Array:
-    """Return the public vector that rounds start from: the body's parameters, and the head's where it is shared too."""
+    """Return the public vector that rounds start from: the body's parameters, and the head's if it is shared too."""
     parts = [update.body.start, update.head.start] if update.move_head else [update.body.start]
     return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)

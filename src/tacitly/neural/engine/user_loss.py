@@ -1,7 +1,7 @@
-"""The loss of one user: squares, or log-loss among the classes that the user holds.
+"""The loss of one user: squared error, or log-loss among the classes that the user has.
 
-Rows have weights: 0 marks padding. Which classes a user holds is private and never leaves the user. Labels are integers
-from 0; values outside are mapped to the nearest class.
+Rows have weights: 0 marks padding. Which classes a user has is private and never leaves the user. Labels are integers
+from 0; values outside of the range are mapped to the nearest class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_ABSENT = -1e9  # logit of a class the user does not hold: probability zero, gradient zero, and finite
+_ABSENT = -1e9  # logit of a class the user does not have: probability zero, gradient zero, and finite
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class UserLoss:
         return (labels(targets, self.classes)[:, None] == classes).to(targets.dtype) * weights[:, None]
 
     def held_classes(self, goals: Tensor, *, by_value: bool) -> Tensor | None:
-        """Return which classes the user holds; None for squared loss, or if all are held.
+        """Return which classes the user has; None for squared loss, or if the user has all classes.
 
-        Only ``by_value`` for the second reason: under ``vmap``, control flow cannot depend on values.
+        The second case applies only with ``by_value``: under ``vmap``, control flow cannot depend on values.
         """
         if self.kind == "squares":
             return None
@@ -40,7 +40,7 @@ class UserLoss:
         return None if by_value and bool(held.all()) else held
 
     def mean(self, goals: Tensor, weights: Tensor, held: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """Return the mean loss over some of a user's rows and the classes the user holds, as a function of outputs."""
+        """Return the mean loss over some of a user's rows and the user's classes, as a function of outputs."""
         count = weights.sum().clamp_min(1.0)
         if self.kind == "squares":
             shares = weights / (2.0 * count)

@@ -19,7 +19,7 @@ class ForwardPass:
     """Forward pass of one user's rows through a copy of a public module that is never published.
 
     Rows pass in windows of a public size (None: all at once, up to 2048), so that a row's arithmetic depends on its own
-    user only. If the module contains custom layers, every user gets a copy.
+    user only. If the module contains custom layers, every user gets a copy of it.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, window: int | None = None) -> None:
@@ -34,7 +34,7 @@ class ForwardPass:
             return in_windows(module, X, self._window or min(2048, max(1, len(X))), self._device)
 
     def or_none(self, X: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-        """Return the output, or None if the user's values make it fail: which users those are stays private."""
+        """Return the output, or None if the user's values make it fail: whose values do is private."""
         try:
             return self(X)
         except MemoryError:

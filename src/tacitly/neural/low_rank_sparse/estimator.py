@@ -38,45 +38,46 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
     """Learn a basis of networks privately; every user adds a few personal parameters (AMHT-LRS, appendix B.2).
 
     The parameters of user i's network are U wᵢ + bᵢ with bᵢ sparse; wᵢ and bᵢ stay with their user. The network has
-    tanh units and one output, for regression by squared error, or is a module of your own, for numbers or classes.
-    Features and targets should be of size about one, by public scales: tanh units saturate beyond a few.
+    tanh units and one output, for regression by squared error; or it is your own module, for numbers or classes.
+    Features and targets should have a magnitude of about one, by public scales, because tanh units saturate beyond a
+    few.
 
     Parameters
     ----------
     rank
-        Number of columns of U, r. The first is a network, the others are directions to leave it by.
+        Number of columns of U, r. The first column is a network, the others are directions of deviation from it.
     sparsity
-        Number of personal parameters per user: a count, or a fraction of the network's (rounded up, as in the paper's
-        Table 2 for MovieLens); 0 is representation learning, 1.0 all of them.
+        Number of personal parameters per user: a count, or a fraction of the network's parameters (rounded up, as in
+        the paper's Table 2 for MovieLens); 0 is representation learning, 1.0 means all parameters.
     random_state
-        Seeds public randomness only: the network that rounds begin from. None is a fixed one too.
+        Seeds public randomness only: the initial network. None is a fixed seed too.
     hidden
         Units of the hidden layers: ``(50,)`` and ``(50, 50)`` are the paper's two- and three-layer networks.
     module
-        A network of known layers (:mod:`tacitly.neural.engine.layers`) instead of tanh units; its parameters as given
-        are public and the first column of U. Its derivatives come from ``torch.func``, which is slower than the
-        compiled kernels for tanh units; ``fit`` says so.
+        A network of known layers (:mod:`tacitly.neural.engine.layers`) instead of tanh units; its initial parameters
+        are public and are the first column of U. Its derivatives come from ``torch.func``, which is slower than the
+        compiled kernels for tanh units; ``fit`` prints a note.
     loss
         ``"squares"`` for numbers; ``"classes"`` for class numbers from 0, as many as the module has outputs.
     shared_weight
-        All users have weight one (rank 1): one network, sparsely fine-tuned by every user.
+        Whether all users have weight one (rank 1): one network, sparsely fine-tuned by every user.
     rounds
         Number of noisy sums.
     step
         How far the first round moves outputs if all users agree, in units of the targets (root mean square over
-        synthetic rows of standard normals, which are public); later steps shrink in proportion to the rounds left, and
-        every step by the share of the released sum that is not noise.
+        synthetic standard normal rows, which are public). Later steps shrink in proportion to the rounds left, and
+        every step is multiplied by the share of the released sum that is not noise.
     clip, clip_share, sampling_rate
         As for :class:`tacitly.neural.Centaur`.
     head_steps, final_steps
-        Steps on the personal part in a round, and at most at the end, where half of the user's rows decide when to
-        stop.
+        Steps on the personal part in a round, and the maximum number at the end, where half of the user's rows decide
+        when to stop.
     penalty
-        Weight of the pull of the personal part to its start, in rows of the user.
+        Strength of the pull of the personal part towards its initial value, in rows of the user.
     cross_fit
-        Whether U's gradient sees other rows than those the personal part was fitted to.
+        Whether U's gradient uses other rows than those that the personal part was fitted to.
     rows_per_user
-        Rows per user in a round; a user with more uses others in the next.
+        Rows per user in a round; a user with more rows uses others in the next round.
     device, chunk, engine
         ``"auto"`` uses a GPU for the rounds if there is one; users per batch; None, as for
         :class:`tacitly.neural.Centaur`.
@@ -87,7 +88,7 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
     ----------
     basis_ : (parameters of the network, rank); public
     heads_ : (n_users, rank), rows in the order of ``users_``; private
-    sparse_indices_, sparse_values_ : (n_users, k), positions in the flat network and what is added there; private
+    sparse_indices_, sparse_values_ : (n_users, k), positions in the flat network and the values added there; private
     users_, certificate_
 
     Examples
@@ -125,7 +126,7 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
 
     @property
     def sparse_values_(self) -> Array:
-        """What each user adds at those positions."""
+        """The values that each user adds at those positions."""
         return self.own_[:, self.rank + self._sparsity() :]
 
     def private_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -143,7 +144,7 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
     def n_parameters(self) -> int:
         """Count the numbers of the model as the paper's Table 2 does: r(D + n) + k·n, without indices.
 
-        A shared weight is not counted per user; where all parameters are personal, nothing else is needed.
+        A shared weight is not counted per user; if all parameters are personal, nothing else is needed.
         """
         self._check_fitted()
         own, size, users = self._sparsity(), self._network().size, len(self.users_)
@@ -171,11 +172,11 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
         return with_type(super().__sklearn_tags__(), classifies=self.loss == "classes")
 
     def folder_parameters(self) -> dict[str, Any]:
-        """Return the parameters a model folder keeps; a module is code and is left out."""
+        """Return the parameters stored in a model folder; a module is code and is left out."""
         return {**super().folder_parameters(), "module": self.module is not None}
 
     def _network(self, n_features: int | None = None) -> Network:
-        """Return the network: tanh units, or the module; a copy of its own for a new fit."""
+        """Return the network: tanh units, or the module; a new fit gets its own copy."""
         if self.module is None:
             return super()._network(n_features)
         classes = n_outputs(self.module) if self.loss == "classes" else None
@@ -258,7 +259,7 @@ class LowRankSparse(PersonalPartModel, RankAndSparsity):
                 "loss='classes' needs a module with one output per class: networks of tanh units have one."
             )
         if self.module is not None and tuple(self.hidden) != type(self).hidden:
-            raise ValueError(f"hidden has no effect beside a module. Found hidden={self.hidden!r}: leave it out.")
+            raise ValueError(f"hidden has no effect if a module is given. Found hidden={self.hidden!r}: leave it out.")
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1. Found {self.rank!r}.")
         if self.shared_weight and self.rank != 1:

@@ -1,4 +1,4 @@
-"""The four frameworks AMHT-LRS (Pal et al. 2024) compares its networks with, on the same engine and budget.
+"""The four frameworks that AMHT-LRS (Pal et al. 2024) compares its networks with, on the same engine and budget.
 
 | framework | user i's network | here | numbers (D parameters, n users) |
 |---|---|---|---|
@@ -7,7 +7,7 @@
 | representation learning | U wᵢ | :func:`representation_learning` | r(D + n) |
 | prompt learning | u, on rows followed by cᵢ | :class:`PromptLearning` | D + h·e + e·n, h units in the first layer |
 
-All learn what is shared through the door, with ``epsilon = math.inf`` for the non-private version.
+All of them release what is shared through the federation; ``epsilon = math.inf`` is the non-private version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def single_model(epsilon: float, **settings: Any) -> LowRankSparse:
 
 
 def full_fine_tuning(epsilon: float, **settings: Any) -> LowRankSparse:
-    """Give every user a whole network, started from the shared one and pulled to it by ``penalty``.
+    """Give every user a whole network, which starts from the shared one and is pulled towards it by ``penalty``.
 
     >>> full_fine_tuning(1.0).sparsity
     1.0

@@ -1,12 +1,12 @@
 """Compiled fits of one user's personal part, for CPUs: the same steps as the definition in PyTorch.
 
-:meth:`PersonalPartUpdate.path <tacitly.neural.low_rank_sparse.personal_part.PersonalPartUpdate.path>` says what is
-computed and why. In PyTorch a step is a hundred small operations on users who are all padded to the largest public
-number of rows; here every user is computed alone, on their own rows, in memory that fits a core's cache. So no user's
-answer depends on another's, to the last bit.
+:meth:`PersonalPartUpdate.path <tacitly.neural.low_rank_sparse.personal_part.PersonalPartUpdate.path>` defines what is
+computed and explains why. In PyTorch a step consists of a hundred small operations on users who are all padded to the
+largest public number of rows. Here every user is computed alone, on their own rows, in memory that fits into a core's
+cache. So no user's answer depends on another's, to the last bit.
 
 A network is a vector of parameters and ``shapes`` (units and inputs of each layer). ``values`` holds a row's inputs,
-then the outputs of each layer, one row of the table per row of the user.
+followed by the outputs of each layer, one table row per row of the user.
 """
 
 # Numba kernels are not typed.
@@ -21,7 +21,7 @@ import numpy as np
 
 from tacitly.simd.lazy_njit import njit
 
-_BACKTRACK = 0.25  # as in the definition
+_BACKTRACK = 0.25  # as in the PyTorch definition
 _TINY = 2.2250738585072014e-308
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -29,9 +29,11 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reas
 
 @_kernel
 def cross_fitted(basis, reach, metric, shapes, rows, targets, weights, penalty, growth, free, sparsity, halves):
-    """Return minus the gradient in the basis: the personal part is fitted to half of the rows, stopped by the other.
+    """Return minus the gradient in the basis, on the half of the rows that the personal part was not fitted to.
 
-    Without ``halves`` all rows are used for both, and without ``free`` entries there is nothing to fit.
+    The same half decides when to stop fitting the personal part.
+
+    Without ``halves``, all rows are used for both; without ``free`` entries, nothing is fitted.
     """
     update, weight, own = np.zeros(basis.shape), np.zeros(basis.shape[1]), np.zeros(basis.shape[0])
     problem = basis, reach, metric, shapes, penalty, growth, sparsity, np.ones(1)
@@ -50,7 +52,7 @@ def cross_fitted(basis, reach, metric, shapes, rows, targets, weights, penalty, 
 
 @_kernel
 def early_stopped(basis, reach, metric, shapes, X, y, offsets, penalty, growth, sparsity, factors, out):
-    """Fill one row per user: the personal part after the steps and with the factor of b that help on held-out rows."""
+    """Fill one row per user: the personal part with the number of steps and factor of b that help on held-out rows."""
     size, rank = basis.shape
     problem = basis, reach, metric, shapes, penalty, growth, sparsity, factors
     for place in range(len(out)):
@@ -62,7 +64,7 @@ def early_stopped(basis, reach, metric, shapes, X, y, offsets, penalty, growth, 
             B, b, v = rows[1 - half :: 2].copy(), targets[1 - half :: 2].copy(), weights[1 - half :: 2].copy()
             if len(b):
                 total += len(b) * _path(problem, A, a, u, B, b, v, len(growth), weight, own)
-        stop: Any = np.int64(0)  # Numba would compile the path for the constant too
+        stop: Any = np.int64(0)  # with a Python constant, Numba would compile the path a second time
         factor, least = 0, total[0, 0]
         for step in range(len(growth) + 1):
             for which in range(len(factors)):
@@ -74,10 +76,10 @@ def early_stopped(basis, reach, metric, shapes, X, y, offsets, penalty, growth, 
 
 @_kernel
 def _path(problem, rows, targets, weights, others, held_targets, held_weights, stop, chosen_weight, chosen):
-    """Follow conjugate gradients; return the loss of each step's best part on the other rows, for each factor of b.
+    """Run conjugate gradients; return the loss of each step's best part on the other rows, for each factor of b.
 
-    The best of them by that loss, with the first factor, one, becomes ``chosen``; without other rows, the last, after
-    ``stop`` steps.
+    ``chosen`` is the part with the smallest of these losses at the first factor, one. Without other rows it is the last
+    part, after ``stop`` steps.
     """
     basis, reach, metric, shapes, penalty, growth, sparsity, factors = problem
     size, rank = basis.shape
@@ -122,7 +124,7 @@ def _path(problem, rows, targets, weights, others, held_targets, held_weights, s
             changed = True
             wanted = math.ceil(growth[step] * sparsity)
             if _select(shapes, values, slopes, shares, prior, best, gradient, wanted, support):
-                direction[:], w_direction[:] = 0.0, 0.0  # conjugate for the old support only
+                direction[:], w_direction[:] = 0.0, 0.0  # it was conjugate only for the old support
             best *= support
             move *= support
             lowest = np.inf
@@ -157,7 +159,7 @@ def _path(problem, rows, targets, weights, others, held_targets, held_weights, s
 
 @_kernel
 def _turn(metric, w_new, new, w_old, old, w_direction, direction):
-    """Set the direction by Polak and Ribière; steepest descent where that does not descend."""
+    """Set the Polak–Ribière direction; steepest descent if that does not descend."""
     mixed = _inner(metric, w_new, new, w_new, new) - _inner(metric, w_new, new, w_old, old)
     beta = mixed / max(_inner(metric, w_old, old, w_old, old), _TINY)
     if not beta > 0.0:
@@ -173,7 +175,7 @@ def _turn(metric, w_new, new, w_old, old, w_direction, direction):
 
 @_kernel
 def _select(shapes, values, slopes, shares, prior, best, gradient, wanted, support):
-    """Keep the entries whose own optimum, each by itself, would lower the loss most; return whether they changed."""
+    """Keep the entries whose optimum, each separately, would lower the loss most; return whether they changed."""
     gain = _curvature(shapes, values, slopes, shares, len(best))
     for entry in range(len(best)):
         curvature = gain[entry] + prior
@@ -181,7 +183,7 @@ def _select(shapes, values, slopes, shares, prior, best, gradient, wanted, suppo
         gain[entry] = value if value == value else 0.0
     changed, kept = False, 0
     level = _smallest(gain.copy(), len(gain) - wanted) if wanted > 0 else np.inf
-    for above in range(2):  # those above the level, then as many at the level as there is room for
+    for above in range(2):  # entries above the level, then as many at the level as there is room for
         for entry in range(len(gain)):
             if above == 0:
                 now = 1.0 if gain[entry] > level and wanted > 0 else 0.0
@@ -198,7 +200,7 @@ def _select(shapes, values, slopes, shares, prior, best, gradient, wanted, suppo
 
 @_kernel
 def _smallest(values, place):
-    """Return the number that sorting would put at a place; reorders. NumPy's partition takes seconds to compile."""
+    """Return the k-th smallest number; reorders the input. NumPy's partition takes seconds to compile."""
     first, last = np.int64(0), len(values) - 1
     while first < last:
         pivot, low, high = values[(first + last) // 2], first, last
@@ -259,7 +261,7 @@ def _shift(basis, weight, own, out):
 
 @_kernel
 def _parameters(basis, weight, own, out):
-    """Set ``out`` to the user's network: the basis' first column, and what the personal part adds."""
+    """Set ``out`` to the user's network: the basis' first column, plus the values of the personal part."""
     _shift(basis, weight, own, out)
     for entry in range(len(basis)):
         out[entry] += basis[entry, 0]
@@ -296,7 +298,7 @@ def _forward(network, shapes, values):
 
 @_kernel
 def _slopes(network, shapes, values, slopes):
-    """Set the derivatives of the output in what every unit sums, in the columns of the unit."""
+    """Set the derivatives of the output with respect to every unit's pre-activation, in the columns of the unit."""
     start, before = len(network), values.shape[1] - 1
     slopes[:, before] = 1.0
     for layer in range(len(shapes) - 1, 0, -1):

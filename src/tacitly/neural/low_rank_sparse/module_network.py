@@ -1,9 +1,9 @@
 """Any module of known layers as a function of one flat vector, for low rank plus sparse: derivatives by torch.func.
 
-It offers what :class:`~tacitly.neural.low_rank_sparse.tanh_network.TanhNetwork` writes by hand and compiles, for one
-output and squared error or several outputs and the cross entropy of classes. Everything is float64. Curvatures are
-those of Gauss and Newton: JᵀHJ with H the second derivative of the loss in the outputs, which is diag(p) − ppᵀ for
-classes with probabilities p.
+It provides the functions that :class:`~tacitly.neural.low_rank_sparse.tanh_network.TanhNetwork` implements by hand, for
+one output and squared error or for several outputs and the cross entropy of classes. Everything is float64. Curvatures
+are those of Gauss and Newton: JᵀHJ, where H is the second derivative of the loss in the outputs, which is diag(p) − ppᵀ
+for classes with probabilities p.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tacitly.neural.low_rank_sparse.tanh_network import half_mean_square, row_sh
 
 
 class Passed(NamedTuple):
-    """A forward pass: where it was made, and the outputs."""
+    """A forward pass: the parameters and rows of the pass, and its outputs."""
 
     vector: Tensor
     rows: Tensor
@@ -31,7 +31,7 @@ class Passed(NamedTuple):
 
 
 class ModuleNetwork:
-    """A module with ``features`` columns; ``classes`` outputs, or one number where that is None.
+    """A module for rows of ``features`` columns with ``classes`` outputs, or one number if ``classes`` is None.
 
     >>> network = ModuleNetwork(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 4)), 3, 4)
     >>> network.size, network(torch.zeros(20).double(), torch.zeros(5, 3).double()).shape
@@ -48,7 +48,7 @@ class ModuleNetwork:
 
     @property
     def size(self) -> int:
-        """Number of parameters that are learned."""
+        """Number of trainable parameters."""
         return self.flat.size
 
     def start(self, rng: np.random.Generator) -> Array:
@@ -83,7 +83,7 @@ class ModuleNetwork:
         return moved
 
     def bend(self, passed: Passed, changes: Tensor, weights: Tensor) -> Tensor:
-        """Return the second derivative of the loss where outputs change like this."""
+        """Return the second derivative of the loss along these changes of the outputs."""
         if self.classes is None:
             return 2.0 * half_mean_square(changes, weights)
         return (self._spread(passed.outputs.softmax(dim=-1), changes[..., None])[:, 0] * row_shares(weights)).sum()

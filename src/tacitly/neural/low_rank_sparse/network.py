@@ -1,4 +1,4 @@
-"""What low rank plus sparse asks of a network: a function of one flat vector, with its derivatives."""
+"""The interface that low rank plus sparse needs from a network: a function of one flat vector, with derivatives."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tacitly.arrays import Array
 
 
 class Network(Protocol):
-    """Outputs, loss, gradient and curvature; ``passed`` is what :meth:`forward` returned."""
+    """Outputs, loss, gradient and curvature; ``passed`` is the return value of :meth:`forward`."""
 
     @property
     def size(self) -> int:
         """Number of parameters."""
 
     def start(self, rng: np.random.Generator) -> Array:
-        """Return public parameters to start from."""
+        """Return public initial parameters."""
 
     def __call__(self, vector: Tensor, rows: Tensor) -> Tensor:
         """Return the outputs."""
 
     def forward(self, vector: Tensor, rows: Tensor) -> Any:
-        """Run the forward pass and keep what derivatives need."""
+        """Run the forward pass and keep the values that derivatives need."""
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the mean loss."""
@@ -36,7 +36,7 @@ class Network(Protocol):
         """Return each output's derivative along a direction of the parameters."""
 
     def bend(self, passed: Any, changes: Tensor, weights: Tensor) -> Tensor:
-        """Return the second derivative of the loss where outputs change like this."""
+        """Return the second derivative of the loss along these changes of the outputs."""
 
     def curvature(self, passed: Any, weights: Tensor) -> Tensor:
         """Return the diagonal of the Gauss–Newton matrix."""

@@ -1,27 +1,28 @@
-"""The user's half of the AMHT-LRS frameworks for networks: fit the personal part, return a gradient for the shared one.
+"""The user's part of the AMHT-LRS frameworks for networks: fit the personal part, return a gradient for the shared one.
 
 A user's network is a function of a public vector and of that user's personal part:
 
 * :class:`SparseUpdate`: θ = U w + b with at most k non-zero entries in b. With w fixed to 1, k = 0 is a single model
   and k = all parameters is full fine-tuning; with w free, k = 0 is representation learning.
 * :class:`PromptUpdate`: one network whose rows are followed by an embedding c. After the first layer c appears only as
-  V c, added to that layer's biases, and that is how it is computed.
+  V c, which is added to that layer's biases; it is computed in this way.
 
-The personal part is fitted by conjugate gradients. Each step has the length that the linearised network asks for
-(Gauss–Newton), and is cut to a quarter if it raised the loss: there is no learning rate, and the fit does not depend on
-how few of the parameters are free. The support of b is selected four times, a quarter more of it each time, and twice
-again, by how much each entry's own optimum would lower the loss; earlier entries may be dropped (hard thresholding, at
-the scale of each entry). The personal part starts at zero and is pulled there by ``penalty`` over the number of rows.
+The personal part is fitted by conjugate gradients. Each step has the length that the linearised network suggests
+(Gauss–Newton), and is cut to a quarter if it raised the loss. So there is no learning rate, and the fit does not depend
+on how few of the parameters are free. The support of b is selected four times, growing by a quarter each time, and then
+twice more, by how much each entry's own optimum would lower the loss; earlier entries may be dropped (hard
+thresholding, at the scale of each entry). The personal part starts at zero and is pulled towards it by ``penalty`` over
+the number of rows.
 
-A user with few rows overfits them. So half of the rows are fitted and the loss on the other half decides after how many
-steps to stop, possibly before the first: a personal part that does not help on held-out rows is zero, and that user has
-the shared network. At the end it also decides by which factor b is multiplied. Its entries were selected because they
-are large on the rows of the fit, so they are too large on others; the held-out half had no part in the selection, and
-counts that too. All of this happens at the user, from that user's rows alone.
+A user with few rows would overfit. So the part is fitted to half of the rows, and the loss on the other half decides
+after how many steps to stop, possibly before the first: a personal part that does not help on held-out rows is zero,
+and that user has the shared network. At the end the held-out half also decides by which factor b is multiplied. The
+entries of b were selected because they are large on the fitted rows, so they are too large for other rows; the held-out
+half had no part in the selection and can measure this. All of this happens locally, from that user's rows only.
 
 The update is minus the gradient of the user's mean loss in the public vector, (−∇L) wᵀ for U: a function of one user's
 rows and public values. Fit and gradient use different halves of the rows, and the halves take turns. Rows of weight 0
-are padding. On a CPU the same steps are compiled (:mod:`tacitly.neural.low_rank_sparse.kernels`).
+are padding. On a CPU compiled code takes the same steps (:mod:`tacitly.neural.low_rank_sparse.kernels`).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from tacitly.neural.low_rank_sparse.kernels import cross_fitted, early_stopped
 from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 
-_SUPPORT_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # of b's support, selected at every eighth of the steps
+_SUPPORT_SHARES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)  # shares of b's support, selected after every eighth of the steps
 _BACKTRACK = 0.25  # factor for a step that raised the loss
-SHRINKAGES: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)  # factors of b among which held-out rows choose
+SHRINKAGES: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)  # factors of b; held-out rows choose one of them
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -54,7 +55,7 @@ def _no_module() -> Flat:
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalPartUpdate(UserUpdate):
-    """What the two frameworks have in common. ``training`` gives rows and steps per round; everything is public."""
+    """Base class of the two frameworks. ``training`` gives rows and steps per round; everything is public."""
 
     network: Network
     penalty: float = 1.0
@@ -63,11 +64,11 @@ class PersonalPartUpdate(UserUpdate):
     head: Flat = field(default_factory=_no_module, repr=False)
 
     def alone(self) -> PersonalPartUpdate:
-        """Return this update: it has no state, so threads may share it."""
+        """Return this update itself: it has no state, so threads may share it."""
         return self
 
     def __call__(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return minus the gradient in the public vector before clipping, in float32, whose squares fit float64."""
+        """Return minus the gradient in the public vector before clipping, in float32: float64 holds its squares."""
         public, *mine = (part.double() for part in (public, rows, targets, weights))
         if not self.personal_size:
             return self._descent(public, self.start(public), *mine).float()
@@ -83,7 +84,7 @@ class PersonalPartUpdate(UserUpdate):
     def with_state(
         self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, own: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the update; users keep nothing between rounds."""
+        """Return the update; users keep no state between rounds."""
         return self(public, rows, targets, weights), own
 
     def fitted(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -92,10 +93,10 @@ class PersonalPartUpdate(UserUpdate):
         return personal
 
     def early_stopped(self, public: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, *, steps: int) -> Tensor:
-        """Return the personal part after as many steps as help on held-out rows: possibly none.
+        """Return the personal part after the number of steps that helps most on held-out rows, possibly none.
 
-        The number of steps, and what is left of sparse values, minimise the loss of each half's fit on the other half;
-        the steps then use all rows.
+        The number of steps and the factor of sparse values minimise the loss of each half's fit on the other half; then
+        these steps are taken on all rows.
         """
         if not self.personal_size:
             return self.start(public)
@@ -140,10 +141,10 @@ class PersonalPartUpdate(UserUpdate):
                 before, curvature = support, self.network.curvature(passed, weights)
                 support = self.support(best, network_gradient, curvature, prior, growth[step])
                 best, move = support * best, support * move
-                direction = torch.where((support == before).all(), direction, 0.0)  # conjugate for the old support only
+                direction = torch.where((support == before).all(), direction, 0.0)  # was conjugate for the old support
                 lowest = torch.full_like(lowest, torch.inf)
             new_gradient = support * torch.addcmul(self.personal_gradient(reach, network_gradient), best, prior)
-            # Polak–Ribière, restarted where the direction does not descend.
+            # Polak–Ribière, restarted if the direction does not descend.
             beta = _inner(metric, new_gradient, new_gradient - gradient)
             beta = beta / _inner(metric, gradient, gradient).clamp_min(_TINY)
             new_direction = torch.addcmul(-new_gradient, direction, beta.clamp_min(0.0))
@@ -180,13 +181,13 @@ class PersonalPartUpdate(UserUpdate):
 
     @property
     def dense_length(self) -> int:
-        """Number of entries of a personal part, the first, that are not sparse."""
+        """Number of dense entries of a personal part, which come first."""
         return self.personal_length
 
     @property
     @abstractmethod
     def personal_size(self) -> int:
-        """Number of free personal parameters; 0 where everything is shared."""
+        """Number of free personal parameters; 0 if everything is shared."""
 
     @property
     @abstractmethod
@@ -207,11 +208,11 @@ class PersonalPartUpdate(UserUpdate):
 
     @abstractmethod
     def shift(self, public: Tensor, personal: Tensor) -> Tensor:
-        """Return what a personal part adds to the shared parameters; linear in it."""
+        """Return the change of the shared parameters by a personal part; it is linear in the part."""
 
     @abstractmethod
     def public_shifts(self, direction: Tensor) -> list[Tensor]:
-        """Return what a move of the public vector adds, for each entry of a personal part that is one."""
+        """Return the changes by a move of the public vector, for each entry of a personal part that is one."""
 
     @abstractmethod
     def preconditioner(self, public: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,7 +250,7 @@ class SparseUpdate(PersonalPartUpdate):
     compiled: bool = False
 
     def alone_in_place(self) -> SparseUpdate:
-        """Return the update for one user at a time, on a CPU: compiled, where the network is one of tanh units."""
+        """Return the update for one user at a time, on a CPU: compiled if the network has tanh units."""
         return replace(self, compiled=self.compiles)
 
     @property
@@ -270,7 +271,7 @@ class SparseUpdate(PersonalPartUpdate):
         """Return :meth:`early_stopped` of these users, one row each, compiled."""
         out = np.zeros((len(offsets) - 1, self.personal_length))
         rows = slice(offsets[0], offsets[-1])
-        mine = (np.array(part[rows], dtype=np.float64) for part in (X, y))  # one type, so that it is compiled once
+        mine = (np.array(part[rows], dtype=np.float64) for part in (X, y))  # one type, so that it is compiled only once
         if self.personal_size:
             growth, bounds = self._growth(steps), np.array(offsets - offsets[0])
             factors = np.array(self.shrinkages)
@@ -278,7 +279,7 @@ class SparseUpdate(PersonalPartUpdate):
         return torch.as_tensor(out)
 
     def _known(self, public: Tensor) -> tuple[Array, ...]:
-        """Return what is public: U, the preconditioner, its metric, and the shapes of layers."""
+        """Return the public values: U, the preconditioner, its metric, and the shapes of layers."""
         assert isinstance(self.network, TanhNetwork)
         reach, metric = self.preconditioner(public.double())
         basis = public.double().view(-1, self.rank)
@@ -292,7 +293,7 @@ class SparseUpdate(PersonalPartUpdate):
 
     @property
     def shrinkages(self) -> tuple[float, ...]:
-        """Factors of b to choose among."""
+        """Possible factors of b."""
         return SHRINKAGES if self.sparsity else (1.0,)
 
     @property
@@ -335,7 +336,7 @@ class SparseUpdate(PersonalPartUpdate):
         return list(direction.view(-1, self.rank).T)
 
     def preconditioner(self, public: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (UᵀU)⁻¹ Uᵀ, or zeros where the weight is not free; and UᵀU."""
+        """Return (UᵀU)⁻¹ Uᵀ, or zeros if the weight is not free; and UᵀU."""
         basis = public.view(-1, self.rank)
         products = basis.T @ basis
         reach = torch.zeros_like(basis.T) if self.shared_weight else torch.linalg.solve(products, basis.T)
@@ -351,11 +352,11 @@ class SparseUpdate(PersonalPartUpdate):
 
     @property
     def selects_support(self) -> bool:
-        """Whether b may not have all entries."""
+        """Whether b may have only some non-zero entries."""
         return self.sparsity < self.network.size
 
     def support(self, personal: Tensor, gradient: Tensor, curvature: Tensor, prior: Tensor, share: float) -> Tensor:
-        """Keep the entries of b whose own optimum, each by itself, would lower the loss most."""
+        """Keep the entries of b whose optimum, each separately, would lower the loss most."""
         values, curvature = personal[self.rank :], curvature + prior
         gain = (values - (gradient + prior * values) / curvature).abs() * curvature.sqrt()
         largest = torch.topk(torch.nan_to_num(gain), math.ceil(share * self.sparsity)).indices
@@ -421,7 +422,7 @@ class PromptUpdate(PersonalPartUpdate):
 
 
 def _growth(steps: int) -> dict[int, float]:
-    """Return at which steps the support is selected, and how large it is then.
+    """Return the steps before which the support is selected, and its share then.
 
     It is not changed in the last quarter of the steps, so that the last selection is fitted too.
     """

@@ -1,10 +1,10 @@
 """Estimators with a shared vector and one personal part per user: rounds, personal parts, prediction, saving.
 
 Release: :class:`~tacitly.neural.engine.query.BodyUpdate`, the sum of all users' answers
-(:mod:`tacitly.neural.low_rank_sparse.personal_part`), each scaled to norm one, or clipped, as the last thing done to
-it. Unit: the user. An answer is a function of one user's rows and public numbers, so zero-out moves the sum by at most
-the clip, replace-one by at most twice the clip: one Gaussian event per round. The public vector moves by the released
-sum over a public number of users.
+(:mod:`tacitly.neural.low_rank_sparse.personal_part`). Scaling each answer to norm one, or clipping it, is the last
+operation on it. Unit: the user. An answer is a function of one user's rows and public numbers, so zero-out changes the
+sum by at most the clipping bound, and replace-one by at most twice the bound: one Gaussian event per round. The public
+vector moves by the released sum divided by a public number of users.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ FREE_OWN_PARTS = (
 )
 PUBLIC_SCALES = "the scaling of features and targets before fit is assumed to be public"
 
-_CELLS = 1 << 16  # parameters of users computed together on a CPU: what fits a core's cache
+_CELLS = 1 << 16  # parameters of users that are computed together on a CPU: what fits into a core's cache
 _ROWS = 1 << 12  # rows, including padding, of users whose personal parts are fitted together at the end
-_STANDARD_ROWS = 256  # synthetic rows of independent standard normals, to measure how far a step moves outputs
+_STANDARD_ROWS = 256  # synthetic standard normal rows, for measuring how far a step moves outputs
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -102,9 +102,9 @@ class NetworkParameters:
 
 
 class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParameters):
-    """What :class:`~tacitly.neural.LowRankSparse` and its baselines have in common.
+    """Base class of :class:`~tacitly.neural.LowRankSparse` and its baselines.
 
-    ``fit`` expects features and targets of size about one, by public scales: tanh units saturate beyond a few.
+    ``fit`` expects features and targets of magnitude about one, by public scales: tanh units saturate beyond a few.
     """
 
     shared_: Array
@@ -121,7 +121,7 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
     def _watching(
         self, budget: Budget, events: Sequence[Event], on_release: Callable[[str], None] | None
     ) -> Iterator[Callable[[str], None]]:
-        """Show at a terminal how far a fit is, what was spent so far and how long it takes."""
+        """Show the progress of a fit on a terminal: what was spent so far and the time left."""
         progress = Progress(budget, events, on_release)
         try:
             yield progress
@@ -133,12 +133,12 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         """Count the numbers of the model, as the paper's Table 2 does."""
 
     def public_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what is shared."""
+        """Return the shared parameters."""
         self._check_fitted()
         return {"shared": self.shared_}
 
     def take_public_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set what is shared; no user has a personal part yet."""
+        """Set the shared parameters; no user has a personal part then."""
         network = self._network()
         expected = (self._update(network).size,)
         if arrays["shared"].shape != expected:
@@ -164,11 +164,11 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
 
     @abstractmethod
     def _update(self, network: Network) -> PersonalPartUpdate:
-        """Return the user's half of a round."""
+        """Return the user's part of a round."""
 
     @abstractmethod
     def _start(self, network: Network, rng: np.random.Generator) -> Array:
-        """Return the public vector that rounds begin from."""
+        """Return the initial public vector."""
 
     @abstractmethod
     def _packed_size(self, network: Network) -> int:
@@ -243,11 +243,11 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
         )
 
     def _learn(self, federation: Federation, plan: Plan, network: Network) -> Array:
-        """Move the public vector by noisy sums; steps shrink over the rounds, and where a sum is mostly noise."""
+        """Move the public vector by noisy sums; steps shrink over the rounds, and if a sum is mostly noise."""
         update = self._update(network)
         compiled = isinstance(update, SparseUpdate) and update.compiles
         executor = Executor(update, device=self.device, chunk=self.chunk, workers=None if compiled else 1)
-        if not (executor.batched or compiled):  # small networks run three times as fast in batches, on a CPU too
+        if not (executor.batched or compiled):  # small networks run three times as fast in batches, also on a CPU
             executor.batched, executor.chunk = True, self.chunk or _together(update.size)
         state = self._start(network, np.random.default_rng(0 if self.random_state is None else self.random_state))
         rehearse(executor, state, federation.n_features, federation.n_users)
@@ -291,8 +291,8 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
     ) -> Iterator[tuple[Positions, Tensor]]:
         """Yield some users and their personal parts, computed together with others of about as many rows.
 
-        To the last bit, nobody's depends on how many rows others have: rows are padded to a power of two, and users
-        stand in public places among a public number of others, zeros where somebody has another size.
+        To the last bit, no part depends on how many rows other users have. Rows are padded to a power of two, and users
+        have public positions in a batch of public size; positions of users of another size are filled with zeros.
         """
         sizes = np.exp2(np.ceil(np.log2(np.maximum(np.diff(offsets), 2)))).astype(np.int64)
         together = torch.vmap(lambda *part: update.early_stopped(shared, *part, steps=self.final_steps))
@@ -345,16 +345,17 @@ def share_of_signal(released: Array, sigma: float) -> float:
 
 
 def _together(size: int) -> int:
-    """Return how many users with this many parameters are computed at a time: a power of two."""
+    """Return the number of users with this many parameters that are computed at a time: a power of two."""
     return min(256, 1 << max(0, (_CELLS // size).bit_length() - 1))
 
 
 def _padded(
     X: Rows, y: Rows, offsets: Offsets, users: Positions, places: Positions, shape: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows, targets and weights of users at these places of a batch of this shape; padding has weight 0.
+    """Return rows, targets and weights of users at these positions of a batch of this shape; padding has weight 0.
 
-    In PyTorch's memory: last bits of products depend on how their operands are aligned.
+    They are in memory allocated by PyTorch, because the last bits of products depend on the alignment of their
+    operands.
     """
     rows = torch.zeros((*shape, X.shape[1]), dtype=torch.float64)
     targets, weights = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Synthetic users whose networks are U w + b, for trying settings and for tests. They contain no data set."""
+"""Synthetic users whose networks are U w + b, for trying settings and for tests. No real data are used."""
 
 from __future__ import annotations
 

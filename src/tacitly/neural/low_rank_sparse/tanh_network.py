@@ -1,8 +1,8 @@
 """A small tanh network with one output, as a function of one flat vector, with hand-written derivatives.
 
 AMHT-LRS (Pal et al. 2024), appendix B.2, writes a user's whole network as U w + b, so the network is a function of one
-vector and not a module. It has no state that rows could change (no buffers, nothing random), and everything is float64,
-so that the selection of the largest coordinates does not depend on how a sum was rounded.
+vector and not a module. It has no state that rows could change (no buffers, no randomness). Everything is float64, so
+that the selection of the largest coordinates does not depend on rounding of a sum.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TanhNetwork:
         return self.forward(vector, rows).outputs
 
     def forward(self, vector: Tensor, rows: Tensor) -> Activations:
-        """Run the forward pass and keep what derivatives need."""
+        """Run the forward pass and keep the values that derivatives need."""
         layers, inputs = [], rows
         for depth, (matrix, biases) in enumerate(self._layers(vector)):
             layers.append((matrix, inputs))
@@ -94,7 +94,7 @@ class TanhNetwork:
         return half_mean_square(outputs - targets, weights)
 
     def bend(self, passed: Activations, changes: Tensor, weights: Tensor) -> Tensor:
-        """Return the second derivative of the loss where outputs change like this: their mean square."""
+        """Return the second derivative of the loss along these changes of the outputs: their mean square."""
         return 2.0 * half_mean_square(changes, weights)
 
     def jvp(self, passed: Activations, direction: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Low-rank adapters: share a small change of a frozen public network instead of the network.
+"""Low-rank adapters: learn a small change of a frozen public network instead of the network.
 
-LoRA (Hu et al. 2022) in the form of CENTAUR and AMHT-LRS: the public network's weights W stay as they are, and
-W + up·down of rank r is learned under user-level differential privacy, (inputs + outputs)·r parameters for each layer;
+LoRA (Hu et al. 2022) in the setting of CENTAUR and AMHT-LRS: the public network's weights W do not change, and W +
+up·down of rank r is learned under user-level differential privacy, with (inputs + outputs)·r parameters for each layer;
 heads are personal. ``up`` starts at zero, so the network starts as the public one.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class LowRankAdapter(nn.Module):
-    """A frozen linear layer plus a learned map of rank ``rank``; a function of its input that keeps nothing.
+    """A frozen linear layer plus a learned map of rank ``rank``; a function of its input without state.
 
     >>> layer = nn.Linear(4, 3)
     >>> torch.equal(LowRankAdapter(layer, 1)(torch.ones(2, 4)), layer(torch.ones(2, 4)))
@@ -35,13 +35,13 @@ class LowRankAdapter(nn.Module):
             self.up.weight.zero_()
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return what the public layer returns, plus the learned change."""
+        """Return the output of the public layer, plus the learned change."""
         result: Tensor = self.public(values) + self.up(self.down(values))
         return result
 
 
 def adapters(model: nn.Module, rank: int = 4, targets: Sequence[str] | None = None, *, seed: int = 0) -> nn.Module:
-    """Return a copy of a public network that learns low-rank changes of some linear layers and nothing else.
+    """Return a copy of a public network in which only low-rank changes of some linear layers are trainable.
 
     ``targets`` are the layers' names or ends of names, such as ``"inputs"`` (None: all linear layers). Use the result
     as the body of :class:`tacitly.neural.Centaur`.

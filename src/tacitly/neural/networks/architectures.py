@@ -1,6 +1,6 @@
 """Predefined networks, as body and head: CENTAUR's LeNet and perceptron, a convolutional body, a linear model.
 
-For a network that needs no data and works with few users, see :mod:`tacitly.neural.networks.images`.
+For a network that works with few users and needs no data for pretraining, see :mod:`tacitly.neural.networks.images`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class FlatToImage(nn.Module):
-    """Reshape flat rows of values from 0 to 1 into images, standardised by public constants that suit most images.
+    """Reshape flat rows of values from 0 to 1 into images, standardised with public constants that suit most images.
 
     >>> FlatToImage((1, 2, 2))(torch.zeros(3, 4)).shape
     torch.Size([3, 1, 2, 2])
@@ -53,10 +53,10 @@ class InRange(nn.Module):
 
 
 class LinearWithSkip(nn.Module):
-    """A linear layer whose first ``kept`` inputs are passed on beside its outputs.
+    """A linear layer that also passes on its first ``kept`` inputs, appended to its outputs.
 
-    The recommended private layer of a body: heads see ``outputs`` learned features, which start at zero, and the first
-    ``kept`` of the public directions they are learned from.
+    This is the recommended private layer of a body. Heads get ``outputs`` learned features, which start at zero, and
+    the first ``kept`` of the public directions from which these are learned.
 
     >>> LinearWithSkip(4, outputs=2, kept=1)(torch.ones(1, 4)).tolist()
     [[0.0, 0.0, 1.0]]
@@ -89,7 +89,7 @@ def conv_features(shape: tuple[int, int, int] = (3, 32, 32), width: int = 64) ->
 
 
 def identity_head(outputs: int, classes: int) -> nn.Linear:
-    """Return a head whose score of class c is feature c, for users' heads to start from and shrink towards.
+    """Return a head whose score of class c is feature c; users' heads start from it and are shrunk towards it.
 
     >>> identity_head(3, 2).weight
     Parameter containing:

@@ -1,8 +1,7 @@
-"""Blocks that networks are made of besides PyTorch's layers: residual connections, attention, tokens.
+"""Building blocks of networks besides PyTorch's layers: residual connections, attention, tokens.
 
-They are among the known layers (:mod:`tacitly.neural.engine.layers`): functions of their input that keep nothing, each
-row by itself, in operations that can be batched over users. :func:`transformer` and :func:`residual_network` put them
-together.
+They are among the known layers (:mod:`tacitly.neural.engine.layers`): functions of their input without state, each row
+separately, in operations that can be batched over users. :func:`transformer` and :func:`residual_network` combine them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Residual(nn.Module):
         self.inner = inner
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the input plus what the module makes of it."""
+        """Return the input plus the module's output."""
         result: Tensor = values + self.inner(values)
         return result
 
@@ -46,7 +45,7 @@ class SelfAttention(nn.Module):
         self.outputs = nn.Linear(width, width)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return a weighted mean of the other positions for each position."""
+        """Return a weighted mean over all positions for each position."""
         rows, positions, width = values.shape
         split = self.inputs(values).reshape(rows, positions, 3, self.heads, width // self.heads)
         queries, keys, contents = split.permute(2, 0, 3, 1, 4).unbind(0)
@@ -59,7 +58,8 @@ class SelfAttention(nn.Module):
 class Tokens(nn.Module):
     """Rows of token numbers → rows × positions × width: a learned vector per token plus one per position.
 
-    Numbers out of range count as the nearest token, so that no row can stop a GPU; a row that is not finite stays so.
+    Numbers out of range are replaced by the nearest token, so that no row can stop a GPU; a row that is not finite
+    stays so.
 
     >>> Tokens(10, length=3, width=4)(torch.tensor([[1.0, 2.0, 99.0]])).shape
     torch.Size([1, 3, 4])

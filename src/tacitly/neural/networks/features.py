@@ -1,8 +1,8 @@
-"""Features from a public network: the practical way to use one with fewer than ten thousand users.
+"""Features from a public network: the practical way to use a network with fewer than ten thousand users.
 
-The network is public and fixed, so its output for a row is that row in other columns: nothing is released and nothing
-is spent here. What is learned under privacy comes after it, with few parameters: a population's head and a personal
-deviation (:class:`tacitly.MixedEffects`), or a shared basis (:class:`tacitly.PrivateFedRep`).
+The network is public and fixed, so its output for a row is the same row in other columns: nothing is released and
+nothing is spent here. Privacy is needed only for what is learned afterwards, with few parameters: a population's head
+and a personal deviation (:class:`tacitly.MixedEffects`), or a shared basis (:class:`tacitly.PrivateFedRep`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tacitly.neural.engine.windows import ForwardPass
 
 
 class Features:
-    """A public network as a map from rows to columns, for any estimator of the library.
+    """A public network as a map from rows to columns, for any estimator of tacitly.
 
-    ``encoder`` maps rows to vectors. It is copied and run in evaluation mode; layers must be known ones
+    ``encoder`` maps rows to vectors. It is copied and run in evaluation mode. Its layers must be known
     (:mod:`tacitly.neural.engine.layers`), or vouched for with ``trust_custom_layers``. Images may have any shape: rows
-    are flattened. Features are divided by ``bound`` and vectors longer than one are shortened to length one, so that
-    estimators that scale columns need not pay for outliers; ``bound=None`` leaves them as they are. The data that the
-    encoder was trained on are not covered by any certificate.
+    are flattened. Features are divided by ``bound``, and vectors longer than one are shortened to length one, so that
+    outliers do not cost accuracy in estimators that scale columns; ``bound=None`` leaves features unchanged. No
+    certificate covers the data that the encoder was trained on.
 
     >>> rng = np.random.default_rng(0)
     >>> features = Features(nn.Sequential(nn.Linear(6, 4), nn.ReLU()))
@@ -64,9 +64,9 @@ class Features:
         return found
 
     def fit(self, X: Any = None, y: Any = None) -> Features:
-        """Do nothing: there is nothing to fit. For scikit-learn's pipelines."""
+        """Do nothing, because there is nothing to fit. For scikit-learn's pipelines."""
         return self
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return the features, as calling does."""
+        """Return the features, as a call does."""
         return self(X)

@@ -1,4 +1,4 @@
-"""Public text encoders from Hugging Face folders: numbers from a local file, no download, no code, no pickle.
+"""Public text encoders from Hugging Face folders: weights from a local file; no download, no code, no pickle.
 
 A folder holds ``config.json`` and ``model.safetensors``, and usually a tokenizer. The network comes from the installed
 ``transformers`` (extra ``huggingface``), never from code in the folder. A row is a text's token numbers followed by
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tacitly.extras import advice
 
 PADDING = -1
-"""Fills rows after the last token, whatever number the network has for that. GPT-2 has none."""
+"""Fills rows after the last token, independent of the network's own padding number. GPT-2 has none."""
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _ADAPTER = "adapter_config.json"
@@ -33,8 +33,8 @@ _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 class TextEncoder(nn.Module):
     """Rows of token numbers → one vector per row; made by :func:`huggingface_encoder`.
 
-    Negative numbers and the network's own padding number are padding. Numbers above the vocabulary count as its last
-    token, so that no row can stop a GPU; a row that is not finite stays so, and a row without tokens is zero.
+    Negative numbers and the network's own padding number are padding. Numbers above the vocabulary are replaced by its
+    last token, so that no row can stop a GPU. A row that is not finite stays so, and a row without tokens gives zeros.
     """
 
     def __init__(self, network: nn.Module, vocabulary: int, length: int, padding: int | None) -> None:
@@ -42,20 +42,20 @@ class TextEncoder(nn.Module):
         self.network, self.vocabulary, self.length = network, vocabulary, length
         self.padding = PADDING if padding is None else padding
         self.own_mask = False
-        """Whether attention gets all positions that are not padding from here; otherwise from the network."""
+        """Whether the attention mask (all positions except padding) is computed here, or by the network."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the mean over tokens of the last hidden state."""
         if rows.shape[1] > self.length:
             raise ValueError(
-                f"rows have {rows.shape[1]} tokens, and the encoder was loaded for {self.length}: "
+                f"rows have {rows.shape[1]} tokens, but the encoder was loaded for {self.length}: "
                 f"huggingface_encoder(folder, length={rows.shape[1]})."
             )
         numbers = torch.nan_to_num(rows).clamp(PADDING, self.vocabulary - 1).round().long()
         known = (numbers >= 0) & (numbers != self.padding)
         numbers = torch.where(known, numbers, max(self.padding, 0))
         mask = known.long()
-        if self.own_mask:  # networks ask whether any row is padded, which cannot be batched over users
+        if self.own_mask:  # networks check whether any row is padded, which cannot be batched over users
             far = torch.finfo(rows.dtype).min
             mask = torch.where(known, 0.0, far).to(rows.dtype)[:, None, None, :].expand(-1, 1, rows.shape[1], -1)
         hidden = self.network(input_ids=numbers, attention_mask=mask).last_hidden_state
@@ -65,7 +65,7 @@ class TextEncoder(nn.Module):
 
 
 class TokenTable(nn.Module):
-    """A table of vectors; numbers out of range count as the nearest, where ``nn.Embedding`` would stop a GPU."""
+    """A table of vectors; numbers out of range are replaced by the nearest, while ``nn.Embedding`` would stop a GPU."""
 
     def __init__(self, table: nn.Embedding) -> None:
         super().__init__()
@@ -87,8 +87,8 @@ def huggingface_encoder(folder: str | Path, *, length: int = 64) -> TextEncoder:
     path = _checked(folder, "config.json", ("config.json",))
     if not any((path / name).is_file() for name in _WEIGHTS):
         raise ValueError(
-            f"{path} holds no model.safetensors. Weights in other files, such as pytorch_model.bin, are pickles, which "
-            "run code when they are read: convert them where you trust them, with save_pretrained."
+            f"{path} contains no model.safetensors. Weights in other files, such as pytorch_model.bin, are pickles, "
+            "which run code when they are read: convert them on a machine that you trust, with save_pretrained."
         )
     _check_parts(path / _WEIGHTS[1])
     library = _transformers()
@@ -96,13 +96,13 @@ def huggingface_encoder(folder: str | Path, *, length: int = 64) -> TextEncoder:
     _check_config(path, config)
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "vocab_size", None) is None:
         raise ValueError(
-            f"{path} must hold an encoder or decoder of text. Found a network of type {config.model_type}."
+            f"{path} must contain an encoder or decoder of text. Found a network of type {config.model_type}."
         )
     config.use_cache = False
     options = {"config": config, "use_safetensors": True, "dtype": torch.float32, "attn_implementation": "eager"}
     network, found = library.AutoModel.from_pretrained(path, output_loading_info=True, **options, **_LOCAL)
     if isinstance(getattr(network, "pooler", None), nn.Module):
-        network.pooler = None  # what it returns is not used, so nobody should learn a change of it
+        network.pooler = None  # its output is not used, so no change of it should be learned
     missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise ValueError(f"{path} lacks weights of its network: {', '.join(missing[:3])} ({len(missing)} in all).")
@@ -114,9 +114,9 @@ def huggingface_encoder(folder: str | Path, *, length: int = 64) -> TextEncoder:
 
 
 def huggingface_rows(folder: str | Path, texts: Sequence[str], *, length: int = 64) -> npt.NDArray[np.float32]:
-    """Turn texts into rows of ``length`` token numbers with the folder's tokenizer; longer texts are cut off.
+    """Turn texts into rows of ``length`` token numbers with the folder's tokenizer; longer texts are truncated.
 
-    The tokenizer is public and fixed, so each row depends on its own text alone.
+    The tokenizer is public and fixed, so each row depends on its own text only.
     """
     path = _checked(folder, "a tokenizer (tokenizer.json)", _TOKENIZERS)
     if isinstance(texts, str):
@@ -141,7 +141,7 @@ def _checked(folder: str | Path, what: str, names: Sequence[str]) -> Path:
 
 
 def _check_parts(index: Path) -> None:
-    """Raise where an index of weights names anything but safetensors files beside it: pickles, or other folders."""
+    """Raise if an index of weights names anything but safetensors files in its folder: pickles, or other folders."""
     if not index.is_file():
         return
     try:
@@ -154,7 +154,7 @@ def _check_parts(index: Path) -> None:
 
 
 def _check_config(path: Path, config: Any) -> None:
-    """Raise where a folder names other weights than those that were checked: transformers would read them instead.
+    """Raise if a folder names other weights than those that were checked, which transformers would read instead.
 
     ``transformers_weights`` may be an index of pickles, or of files in other folders; an adapter names its base.
     """
@@ -175,9 +175,10 @@ def _transformers() -> Any:
 
 
 def _settle_mask(encoder: TextEncoder, limit: int | None) -> None:
-    """Exchange layers for those that can be adapted and batched; use our mask if the vectors stay the same.
+    """Replace layers by ones that can be adapted and batched; use our own mask if the vectors stay the same.
 
-    They do for networks in which every token sees all others. Others, such as GPT-2, make the mask themselves.
+    This is the case for networks in which every token attends to all others. Others, such as GPT-2, compute the mask
+    themselves.
     """
     rows = (torch.arange(2.0 * encoder.length) % encoder.vocabulary).reshape(2, encoder.length)
     rows[1, encoder.length // 2 + 1 :] = PADDING
@@ -185,7 +186,7 @@ def _settle_mask(encoder: TextEncoder, limit: int | None) -> None:
         try:
             expected = encoder(rows)
         except (IndexError, RuntimeError) as error:
-            known = f"at most {limit}" if limit else "one that the network takes"
+            known = f"at most {limit}" if limit else "one that the network accepts"
             raise ValueError(f"length must be {known}. Found {encoder.length} ({error}).") from None
         _exchange_layers(encoder.network)
         encoder.own_mask = True

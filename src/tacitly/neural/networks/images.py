@@ -1,10 +1,10 @@
-"""A network for images that needs no public data and few users: fixed random filters, few learned numbers.
+"""A network for images that needs no public data and few users: fixed random filters, few learned parameters.
 
-With n users and ε = 1 a body of p learned parameters gets noise of 3.7·√p/n of the largest possible signal
-(:mod:`tacitly.neural.centaur.noise_warning`), so a body that is learned as a whole needs n of ten thousands. What works
-with hundreds: fixed features that no data were needed for (random convolutions; their principal directions over
-synthetic images), and one layer learned on top, with one unit per class. Heads see the learned units and the leading
-directions, and start from the classifier that the learned units are.
+With n users and ε = 1, a body of p learned parameters gets noise of 3.7·√p/n of the largest possible signal
+(:mod:`tacitly.neural.centaur.noise_warning`), so learning a whole body needs n of ten thousands. The following works
+with hundreds of users: fixed features that need no data (random convolutions; their principal directions over synthetic
+images), and one learned layer on top, with one unit per class. Heads get the learned units and the leading directions,
+and start as the classifier that the learned units form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def image_network(
 ) -> tuple[nn.Sequential, nn.Linear]:
     """Return a body of fixed random filters with one learned layer, and its head. Rows are flat images from 0 to 1.
 
-    Of the body, ``classes · (directions + 1)`` parameters are learned. Heads see them and the first ``kept`` (half, by
+    ``classes · (directions + 1)`` parameters of the body are learned. Heads get them and the first ``kept`` (half, by
     default) directions.
 
     >>> body, head = image_network(classes=3, shape=(1, 12, 12), filters=8, directions=16)
@@ -50,7 +50,7 @@ def image_architecture(
     kept: int | None = None,
     seed: int = 0,
 ) -> tuple[nn.Sequential, nn.Linear]:
-    """Return the same with directions that are not computed: for numbers that come from a file."""
+    """Return the same network with directions that are not computed, for weights that are loaded from a file."""
     kept = directions // 2 if kept is None else kept
     features = random_filters(shape, filters, seed=seed)
     layer = nn.Linear(32 * filters, directions).requires_grad_(False)
@@ -72,7 +72,7 @@ def random_filters(shape: tuple[int, int, int], filters: int, *, size: int = 5, 
     convolution = nn.Conv2d(shape[0], 2 * filters, size, padding=size // 2)
     with torch.no_grad():
         weight = torch.randn(filters, shape[0], size, size, generator=generator)
-        weight = weight - weight.mean((1, 2, 3), keepdim=True)  # no answer to an even surface
+        weight = weight - weight.mean((1, 2, 3), keepdim=True)  # no response to a uniform area
         weight = weight / weight.flatten(1).norm(dim=1)[:, None, None, None]
         convolution.weight.copy_(torch.cat([weight, -weight]))
         convolution.bias = nn.Parameter(torch.zeros(2 * filters))

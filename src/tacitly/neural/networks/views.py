@@ -1,4 +1,4 @@
-"""Other views of images, for heads: a mirror and shifts. Heads are free, so augmenting what they see is too."""
+"""Other views of images, for heads: a mirror image and shifts. Heads cost no privacy, so augmenting does not either."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Views:
-    """Views of flat images for ``augment``: the mirror image, and shifts of both, one set after the other.
+    """Views of flat images for ``augment``: the mirror image, and shifts of both, one set after another.
 
-    A function of its input that keeps nothing. ``shift`` is in pixels, diagonally in all four directions; the border is
-    repeated. 0 for none.
+    A function of its input without state. ``shift`` is in pixels, diagonally in all four directions; the border is
+    repeated. 0 means no shifts.
 
     >>> views = Views((1, 3, 3), shift=1)
     >>> views(torch.arange(9.0)[None])[0]

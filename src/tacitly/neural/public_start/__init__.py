@@ -1,1 +1,1 @@
-"""Public starting points for a body, pretrained on synthetic images."""
+"""Public initial values of a body, pretrained on synthetic images."""

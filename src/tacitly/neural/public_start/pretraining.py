@@ -1,9 +1,9 @@
-"""A public start for a body: pretrained on synthetic images, so that it contains no data of any user.
+"""Public initial values of a body: pretrained on synthetic images, so that they contain no data of any user.
 
 :func:`contrast` trains a body to match two augmented views of one synthetic scene among many others (InfoNCE; Chen et
 al. 2020; on procedural images, Baradad et al. 2021). :func:`public_directions` then returns the principal components of
-its features over such scenes, scaled to unit variance: a fixed linear layer in front of the private one, so that noise
-falls evenly on few parameters. Neither reads a private row, so neither costs any privacy.
+its features over such scenes, scaled to unit variance: a fixed linear layer before the private one, so that noise is
+distributed evenly over few parameters. Neither reads a private row, so neither costs any privacy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def contrast(
     body.to(device).train()
     with torch.no_grad():
         width = body(_rows(pool[:2].float() / 255, channels)).shape[1]
-    with torch.random.fork_rng(devices=[]):  # layers draw from the global generator, which is restored
+    with torch.random.fork_rng(devices=[]):  # layers draw from the global generator, whose state is restored
         torch.manual_seed(seed)
         projector = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 128)).to(device)
     parameters = [*body.parameters(), *projector.parameters()]
@@ -73,7 +73,7 @@ def contrast(
 
 
 class Strength(NamedTuple):
-    """How far views differ: the smallest crop's area, how far crops reach out, light, colours, the share in grey."""
+    """How far views differ: the smallest crop's area, how far crops exceed the image, light, colours, share in grey."""
 
     area: float = 0.3
     reach: float = 1.0
@@ -146,5 +146,5 @@ def public_directions(
 
 
 def _rows(images: Tensor, channels: int) -> Tensor:
-    """Return flat rows, the form of users' images; a single channel is the mean of the three."""
+    """Return flat rows, in the form of users' images; a single channel is the mean of the three."""
     return (images if channels == images.shape[1] else images.mean(1, keepdim=True)).flatten(1)

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-_SMALLEST, _LARGEST = 0.05, 0.6  # size of a leaf relative to the image side; the density falls with its cube
+_SMALLEST, _LARGEST = 0.05, 0.6  # size of a leaf relative to the image side; density ∝ size⁻³
 
 
 def synthetic_images(

@@ -8,7 +8,7 @@ from tacitly.methods.registry import ON_HOSTS, AuditTrial, Method, Option, Param
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Read sizes with commas or an x between them.
+    """Read sizes separated by commas or by an x.
 
     >>> whole_numbers("16,8"), whole_numbers("1x28x28")
     ((16, 8), (1, 28, 28))
@@ -37,7 +37,7 @@ def _check(parameters: Parameters) -> None:
 
 
 def _learned(columns: int, parameters: Parameters) -> int:
-    """Return how many parameters are learned; of a network for images, those on its 128 directions."""
+    """Return the number of learned parameters; for images, those on the 128 directions."""
     if parameters.get("shape"):
         return 129 * len(parameters["classes"])
     edges = [columns, *(parameters.get("widths") or (16,))]
@@ -45,7 +45,7 @@ def _learned(columns: int, parameters: Parameters) -> int:
 
 
 def small_network(**settings: Any) -> dict[str, Any]:
-    """Return a network that an auditor fits in a second."""
+    """Return a network that an audit fits in a second."""
     steps = {"rounds": 1, "local_steps": 1, "head_steps": 1}
     return {"classes": (0, 1), "widths": (2,), "device": "cpu", "random_state": 0, **steps, **settings}
 
@@ -79,8 +79,8 @@ METHOD = Method(
     coordinates=_learned,
     small=lambda d, rank, words: {"rounds": 1, "widths": (2,)},
     trials=(
-        # Bodies of two engines agree to float32's last bit; heads of users with few units that answer are as large as
-        # 65, and theirs to five digits.
+        # Bodies of two engines agree to float32's last bit. Heads of users with few active units are as large as 65,
+        # and agree to five digits.
         Trial(
             "network", {"widths": (3,), "rounds": 2, "feature_range": (-6, 6), "target_range": (-9, 9)}, tolerance=1e-3
         ),

@@ -1,8 +1,8 @@
-"""CENTAUR on a network that is named, not written: ``tacitly fit --method networks``, and folders without code.
+"""CENTAUR for a network that is named, not written: ``tacitly fit --method networks``, and folders without code.
 
-The network follows from public numbers alone (how many columns, widths or the shape of images, how many classes, a
-seed), so a model folder can say which one it is and :func:`tacitly.load` needs no modules. Privacy is that of
-:class:`~tacitly.neural.Centaur`: the same queries, events and clips, on the same user updates.
+The network is determined by public numbers alone (number of columns, widths or the shape of images, number of classes,
+a seed). So a model folder can state which network it contains, and :func:`tacitly.load` needs no modules. Privacy is
+that of :class:`~tacitly.neural.Centaur`: the same queries, events and clipping of the same user updates.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class TableNetwork(Centaur):
     epsilon, delta, adjacency
         The privacy budget for everything that is released, together; as for :class:`tacitly.PrivateFedRep`.
     classes
-        The labels that may occur, declared; None where the target is a number.
+        The labels that may occur, declared; None if the target is a number.
     widths
         Units of the perceptron's hidden layers, all of which are learned. Noise grows with the square root of their
-        number of weights: :meth:`fit` warns before it spends anything if they are too many for this many users. None:
-        one layer of 16.
+        number of weights: before it spends anything, :meth:`fit` warns if there are too many for this number of users.
+        None: one layer of 16.
     shape
-        (channels, side, side) of images that rows are: the network is :func:`tacitly.neural.image_network`.
+        (channels, side, side) if rows are images: the network is :func:`tacitly.neural.image_network`.
     feature_range
-        Public lowest and highest value of all features: they are clipped to it and mapped to [−1, 1], or to [0, 1] for
-        images. None: they are taken as they are, and should be of that size.
+        Public lowest and highest value of all features: they are clipped to this range and mapped to [−1, 1], or to
+        [0, 1] for images. None: they are used unscaled, and should have that magnitude.
     target_range
-        Public range of a target that is a number, which is mapped to [−1, 1]. None: it is taken as it is.
+        Public range of a numeric target, which is mapped to [−1, 1]. None: it is used unscaled.
     random_state
         Seed of the first weights, which are public.
     engine
-        As for :class:`tacitly.PrivateFedRep`: the network travels as numbers (:class:`NamedNetwork
+        As for :class:`tacitly.PrivateFedRep`: the network is sent as numbers (:class:`NamedNetwork
         <tacitly.neural.table_network.named_network.NamedNetwork>`), so users may be on a Ray cluster or at sites.
     rounds, sampling_rate, local_steps, local_rate, head_steps, device, noise, noise_seed, ledger, run, threads
         As for :class:`~tacitly.neural.Centaur`.
@@ -115,12 +115,12 @@ class TableNetwork(Centaur):
 
     @property
     def loss(self) -> str:  # type: ignore[override]
-        """``"classes"`` where classes are declared, ``"squares"`` otherwise."""
+        """``"classes"`` if classes are declared, ``"squares"`` otherwise."""
         return "squares" if self.classes is None else "classes"
 
     @property
     def body(self) -> nn.Module:  # type: ignore[override]
-        """The body as it started; it follows from the number of columns, so there is none before ``fit``."""
+        """The initial body; it depends on the number of columns, so it does not exist before ``fit``."""
         self._check_fitted()
         return copy.deepcopy(self._modules(self.n_features_in_)[0])
 
@@ -145,11 +145,11 @@ class TableNetwork(Centaur):
         return float(self.classes[0]), float(self.classes[1])
 
     def as_asked(self, cohort: Cohort) -> Cohort:
-        """Return the cohort as queries see it: targets as the network sees them, rows after the public part."""
+        """Return the cohort as queries see it: targets as the network sees them, rows after the public prefix."""
         return super().as_asked(self._cohort(cohort, None, None))
 
     def folder_parameters(self) -> dict[str, Any]:
-        """Return all parameters: the network follows from them."""
+        """Return all parameters: they determine the network."""
         return {key: value for key, value in super().folder_parameters().items() if key != "augment"}
 
     def _modules(self, n_features: int) -> Network:
@@ -159,7 +159,7 @@ class TableNetwork(Centaur):
         return _network(image_architecture, **self._facts(self.n_features_in_))
 
     def _facts(self, n_features: int) -> dict[str, Any]:
-        """Return what the network follows from."""
+        """Return the numbers that determine the network."""
         return {
             "columns": n_features,
             "outputs": 1 if self.classes is None else len(self.classes),
@@ -174,13 +174,13 @@ class TableNetwork(Centaur):
         return {"widths": tuple(self.widths or (16,)), "shape": ()}
 
     def _described(self, prefix: nn.Module, head: nn.Module, n_features: int) -> NamedNetwork:
-        """Return the network as data, for users who are elsewhere."""
+        """Return the network as data, for users in other processes."""
         facts = {**self._facts(n_features), "target_range": self.target_range}
         del facts["seed"]
         return NamedNetwork.of(prefix, head, self._training(), **facts)
 
     def head_work(self) -> NetworkHeads:
-        """Return how users fit heads to the learned network, as data."""
+        """Return the computation by which users fit heads to the learned network, as data."""
         self._check_fitted()
         prefix, rest = self.body_.children()
         learned = np.asarray(Flat(rest).start.cpu().numpy(), dtype=np.float64)
@@ -224,7 +224,7 @@ class TableNetwork(Centaur):
                 "pixels with features, or exclude the others."
             )
         super()._check_population(population)
-        if engine_named(self.engine) is not None:  # what cannot travel is refused before anything is spent
+        if engine_named(self.engine) is not None:  # networks that cannot be sent are refused before anything is spent
             body, head = self._modules(population.n_features)
             self._described(split_body(body, population.n_features)[0], head, population.n_features)
 
@@ -247,12 +247,12 @@ class TableNetwork(Centaur):
         return replace(cohort, y=self._inside(cohort.y).astype(cohort.dtype))
 
     def _inside(self, y: Any) -> Array:
-        """Return numbers as the network sees them: from −1 to 1, where their range is public."""
+        """Return targets as the network sees them: from −1 to 1, if their range is public."""
         numbers = np.asarray(y, dtype=np.float64)
         return numbers if self.target_range is None else to_unit_range(numbers, *self.target_range)
 
     def _outside(self, answers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return answers of the network as labels, or in the units of the target."""
+        """Return outputs of the network as labels, or in the units of the target."""
         if self.classes is not None:
             return np.asarray(self.classes)[answers.astype(np.int64)]
         if self.target_range is None:
@@ -267,10 +267,10 @@ class TableNetwork(Centaur):
         return self._outside(super()._predictions(rows, positions))
 
     def with_head(self, head: Array, held: Array) -> PersonalNetwork:
-        """Return the public body with one user's head, with answers in the target's units or labels."""
+        """Return the public body with one user's head; outputs are labels, or in the target's units."""
         inner = super().with_head(head, held)
         return replace(inner, answers=lambda features, own: self._outside(inner.answers(features, own)))
 
 
 _network = lru_cache(maxsize=4)(named_network)
-"""The directions of a network for images take seconds to compute, and a fit asks for its network several times."""
+"""The directions of a network for images take seconds to compute, and a fit builds its network several times."""

@@ -1,7 +1,7 @@
-"""A network as data: public numbers that it follows from, so that it can travel to where rows are without any code.
+"""A network as data: public numbers that determine it, so that it can be sent to where rows are without any code.
 
-Whoever receives a :class:`NamedNetwork` builds it from layers of this library. Weights that nobody learns (fixed
-filters, the public head) travel as numbers and are not drawn or computed again: two machines need not agree on that.
+The receiver of a :class:`NamedNetwork` builds it from layers of this library. Weights that are not learned (fixed
+filters, the public head) are sent as numbers and are not drawn or computed again, because two machines might differ.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Network = tuple[nn.Sequential, nn.Linear]
 _COLUMNS, _OUTPUTS, _WIDTH = 1 << 18, 10_000, 1 << 14
 _LAYOUT = re.compile(r"[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){0,7}|[1-9][0-9]{0,5}(x[1-9][0-9]{0,5}){2}")
 _WORK = 1 << 28
-"""Most parameters times steps that a message may ask for: with the rows of a dry run that is seconds."""
+"""Maximum of parameters times steps that a message may request: with the rows of a dry run this takes seconds."""
 
 _FILTERS, _SIZE, _GRID, _DIRECTIONS = 128, 5, 16, 128
-"""Of :func:`image_architecture`: filters in both signs, their side, places that are pooled, learned directions."""
+"""Of :func:`image_architecture`: filters in both signs, their side, pooled positions, learned directions."""
 
 _ACTIVATIONS = 1 << 26
-"""Most outputs of filters at a time: 256 MiB."""
+"""Maximum number of outputs of filters at a time: 256 MiB."""
 
 
 def named_network(
@@ -48,7 +48,7 @@ def named_network(
     feature_range: Sequence[float] | None = None,
     seed: int = 0,
 ) -> Network:
-    """Return a perceptron of these widths, or a network ``for_images`` of this shape, after a map to its range.
+    """Return a perceptron of these widths, or a network ``for_images`` of this shape, preceded by a map to its range.
 
     >>> body, head = named_network(image_architecture, 3, 2, widths=(4,), feature_range=(40, 60))
     >>> body[0], head.in_features
@@ -68,14 +68,14 @@ def named_network(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NamedNetwork:
-    """A network, and what users do with it in a round.
+    """A network, and what users compute with it in a round.
 
     ``layout`` is the widths of hidden layers with commas, or the shape of images: ``"16,8"``, ``"1x28x28"``. A range
-    whose ends are equal is none. One output means numbers, more mean classes. ``frozen`` are the numbers of the body's
+    with equal ends means no range. One output means numbers, more mean classes. ``frozen`` are the values of the body's
     public part, ``head`` those of the public head.
 
-    A site is asked by others, so fields are bounded before anything is built, and memory with them: what is built is as
-    large as the numbers that arrived, and filters see a bounded number of pixels at a time.
+    A site receives these fields from others, so they are bounded before anything is built, and memory with them: what
+    is built is as large as the numbers that arrived, and filters see a bounded number of pixels at a time.
     """
 
     columns: int
@@ -93,10 +93,10 @@ class NamedNetwork:
 
     def __post_init__(self) -> None:
         if not _LAYOUT.fullmatch(self.layout):
-            raise ValueError(f"a layout is widths or the shape of images, as 16,8 or 1x28x28. Found {self.layout!r}.")
+            raise ValueError(f"layout must be widths, 16,8, or the shape of images, 1x28x28. Found {self.layout!r}.")
         if not (1 <= self.columns <= _COLUMNS and 1 <= self.outputs <= _OUTPUTS and max(self._sizes) <= _WIDTH):
             raise ValueError(
-                f"a network that travels has at most {_COLUMNS:,} columns, {_OUTPUTS:,} outputs and {_WIDTH:,} units "
+                f"a network that is sent has at most {_COLUMNS:,} columns, {_OUTPUTS:,} outputs and {_WIDTH:,} units "
                 f"in a layer. Found {self.columns:,}, {self.outputs:,} and {self.layout}."
             )
         if self.shape and (self.outputs < 2 or math.prod(self.shape) != self.columns or len(set(self.shape[1:])) > 1):
@@ -110,7 +110,7 @@ class NamedNetwork:
         work = (self.learned_size + len(self.head)) * (1 + steps.local_steps + steps.head_steps)
         if work > _WORK:
             raise ValueError(
-                f"a network that travels has at most {_WORK:,} parameters times steps. Found {work:,}: take fewer "
+                f"a network that is sent has at most {_WORK:,} parameters times steps. Found {work:,}: use smaller "
                 "widths or steps, or fit in one process (engine=None)."
             )
         found, expected = (self.frozen.shape, self.head.shape), ((self._frozen_size,), (self.head_size,))
@@ -131,7 +131,7 @@ class NamedNetwork:
         feature_range: Sequence[float] | None,
         target_range: Sequence[float] | None,
     ) -> NamedNetwork:
-        """Describe a network that :func:`named_network` returned, of whose body ``prefix`` is the public part."""
+        """Describe a network that :func:`named_network` returned; ``prefix`` is the public part of its body."""
         (low, high), (target_low, target_high) = feature_range or (0.0, 0.0), target_range or (0.0, 0.0)
         return cls(
             columns=columns,
@@ -150,12 +150,12 @@ class NamedNetwork:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Units of hidden layers; none for images."""
+        """Units of hidden layers; empty for images."""
         return () if self.shape else self._sizes
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of images; none for columns."""
+        """The shape of images; empty for columns."""
         return self._sizes if "x" in self.layout else ()
 
     @property
@@ -173,7 +173,7 @@ class NamedNetwork:
 
     @property
     def window(self) -> int:
-        """How many rows pass the public part at a time."""
+        """The number of rows that pass the public part at a time."""
         rows = self.training().rows
         return max(1, min(rows, _ACTIVATIONS // (_FILTERS * math.prod(self.shape[1:])))) if self.shape else rows
 
@@ -188,7 +188,7 @@ class NamedNetwork:
         return tuple(int(word) for word in self.layout.replace("x", ",").split(","))
 
     def training(self) -> LocalTraining:
-        """Return what a user does in a round."""
+        """Return what a user computes in a round."""
         loss = "squares" if self.outputs == 1 else "classes"
         steps = {"local_steps": self.local_steps, "head_steps": self.head_steps}
         return LocalTraining(**steps, local_rate=self.local_rate, loss=loss)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ class NamedNetwork:
         return prefix, rest, head
 
     def targets(self, y: Array) -> Array:
-        """Return targets as the network sees them: from −1 to 1, where their range is public."""
+        """Return targets as the network sees them: from −1 to 1, if their range is public."""
         return y if self.target_low == self.target_high else to_unit_range(y, self.target_low, self.target_high)
 
 

@@ -1,9 +1,9 @@
-"""What travels to users of a named network who are elsewhere: the question of a round, and the work on heads.
+"""What is sent to the users of a named network in other processes: the query of a round, and the fitting of heads.
 
 Release :class:`NetworkUpdate`. Unit: the user. It is :class:`~tacitly.neural.engine.query.BodyUpdate` on a network that
-is built where the rows are: a contribution is a function of one user's rows and public numbers, scaled to norm one in
-float64 as the last operation. Zero-out changes the sum by at most 1 and replace-one by at most 2 (an update and its
-opposite are both possible): one Gaussian event. Nothing is kept between rounds.
+is built where the rows are: a contribution is a function of one user's rows and public numbers, and scaling it to norm
+one, in float64, is the last operation. Zero-out changes the sum by at most 1 and replace-one by at most 2 (an update
+and its opposite are both possible): one Gaussian event. No state is kept between rounds.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tacitly.neural.engine.update import UserUpdate
 from tacitly.neural.engine.windows import ForwardPass
 from tacitly.neural.table_network.named_network import NamedNetwork, with_numbers
 
-_ONE_AT_A_TIME = threading.Lock()  # on a GPU, where what kernels are chosen is a setting of the process
+_ONE_AT_A_TIME = threading.Lock()  # on a GPU, because the choice of kernels is a setting of the process
 _ROUNDS = 1 << 20
 Chosen = Callable[[Rows, Rows], tuple[Rows, Rows]]
-"""From rows and targets of one user to some of them."""
+"""A function that selects some of one user's rows and targets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class NetworkUpdate(Query):
         return int(self.public.size)
 
     def contribution(self, X: Rows, y: Rows) -> Array:
-        """Return one user's update, of norm one; zeros where no row is usable."""
+        """Return one user's update, of norm one; zeros if no row is usable."""
         _check_columns(X, self.network)
         with self._alone():
             rows, targets = self._seen(X, y)
@@ -76,7 +76,7 @@ class NetworkUpdate(Query):
         update = UserUpdate(
             body=Flat(rest), head=Flat(head), training=self.network.training(), classes=self.network.outputs
         )
-        executor = Executor(update, workers=1)  # whoever asks has threads of its own
+        executor = Executor(update, workers=1)  # the caller has its own threads
         return BodyUpdate(self.public, self.round_number, executor, normalised=True)
 
     @cached_property
@@ -85,7 +85,7 @@ class NetworkUpdate(Query):
 
     @cached_property
     def _seen(self) -> SeenRows:
-        # Rows of the round alone pass the public part: whoever asks chooses it, and a user may have many rows.
+        # Only the rows of the round pass the public part: the caller chooses it, and a user may have many rows.
         of_round = partial(self._asked.executor.packing.rows_of_round, round_number=self.round_number)
         return SeenRows(self.network, self._modules[0], self._asked.executor.device, of_round)
 
@@ -104,11 +104,11 @@ class NetworkHeads(HeadWork):
         _check_learned(self.learned, self.network)
 
     def __call__(self, X: Rows, y: Rows, offsets: Offsets) -> Array:
-        """Return the heads of several users, one row per user, each from that user's rows alone."""
+        """Return the heads of several users, one row per user, each from that user's rows only."""
         return np.array([self.own(X[a:b], y[a:b]) for a, b in itertools.pairwise(offsets.tolist())])
 
     def own(self, X: Rows, y: Rows) -> Array:
-        """Return one user's head, or the public one where fitting fails."""
+        """Return one user's head, or the public one if fitting fails."""
         _check_columns(X, self.network)
 
         def seen() -> tuple[Array, Rows, int]:
@@ -143,8 +143,8 @@ class NetworkHeads(HeadWork):
 class SeenRows:
     """One user's usable rows after the public part of a body, and targets as the network sees them.
 
-    Rows with something that is not a finite number are left out, and all of them if the public part fails. Both depend
-    on the rows of this user alone. ``chosen`` returns those of the usable rows that are asked for (None: all).
+    Rows with a value that is not finite are left out, and all rows if the public part fails. Both depend only on the
+    rows of this user. ``chosen`` selects some of the usable rows (None: all).
     """
 
     def __init__(
@@ -175,6 +175,6 @@ def _check_learned(learned: Array, network: NamedNetwork) -> None:
 
 
 def _check_columns(X: Rows, network: NamedNetwork) -> None:
-    """Raise before anything is built for rows of another width: what would be built is as large as the width."""
+    """Raise for rows of another width before anything is built, because memory grows with the width."""
     if X.shape[1] != network.columns:
         raise ValueError(f"the network is for rows of {network.columns} columns. Found {X.shape[1]}.")
