@@ -14,8 +14,9 @@ import pytest
 import tacitly
 from tacitly.arrays import Array
 from tacitly.baselines.mixed_model import MixedModel
+from tacitly.methods.mixed_effects.algorithm import straight
 from tacitly.model_folder import load, save
-from tacitly.privacy.guarantee import TooFewUsersWarning
+from tacitly.privacy.guarantee import Budget, TooFewUsersWarning
 
 TRUE = np.array([3.0, 1.0, -0.5])
 SPREADS = np.array([1.0, 0.5, 0.1])
@@ -207,3 +208,13 @@ def test_predictions_of_many_rows_are_made_in_pieces(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tacitly.methods.mixed_effects.prediction._NUMBERS", 100)
     np.testing.assert_array_equal(model.predict(X, users, return_std=True), whole)
     assert model.predict(X[:0], users[:0]).shape == (0,)
+
+
+def test_groups_of_text_that_nobody_is_in_do_not_draw_in_tails() -> None:
+    """Sixteen groups are asked about, two are found: the two weights decide how far columns stay linear."""
+    rng = np.random.default_rng(5)
+    users = np.repeat(np.arange(1000), 4)
+    table = pd.DataFrame({"visits": rng.exponential(size=4000), "clinic": np.where(users % 2, "north", "south")})
+    units = fitted(1.0, table, rng.normal(size=4000), users).units_
+    assert units.size == 3
+    assert units.knee == straight(3, 1000, Budget(epsilon=1.0, delta=1e-6)) > 15.0

@@ -148,7 +148,7 @@ class Learned:
 def learn(federation: Federation, plan: Plan, settings: Settings) -> Learned:
     """Learn the prior; see the module's docstring."""
     coordinates = units.learn_units(federation, plan, settings.bounds, settings.texts)
-    coordinates = replace(coordinates, knee=straight(settings.size, settings.n_users, plan.budget))
+    coordinates = replace(coordinates, knee=straight(coordinates.size, settings.n_users, plan.budget))
     state = learn_prior(federation, plan, coordinates)
     inflation, helps = state.checked()
     return Learned(coordinates, state.prior, state.newton.covariance(), inflation, not helps)
