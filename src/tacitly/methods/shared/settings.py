@@ -71,7 +71,7 @@ def basis_share(budget: Budget, n_users: int, n_features: int, rank: int) -> flo
     """Return the share of the budget that start and rounds need for votes above the noise; above 1 it is impossible.
 
     The direction of a user's ridge regression with m rows has squared cosine of at least about m/(m + d) with the true
-    one, so n votes add up to n·m/((m + d)k) along each of k directions. The noise has eigenvalues up to 2s, s = σ√(d/2),
+    one, so n votes add up to n·m/((m + d)k) along each of k directions. The noise has eigenvalues up to 2s, s = σ√(d/2)
     and hides everything below s: there, top eigenvectors are independent of the true ones (Baik, Ben Arous and Péché).
     """
     threshold = _whole(budget) * math.sqrt(n_features / 2.0)
