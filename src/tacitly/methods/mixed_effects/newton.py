@@ -114,5 +114,4 @@ def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, A
     values = np.maximum(values, 1e-6 * values.max())
     found = (vectors / np.sqrt(values)) @ vectors.T
     found *= math.sqrt(np.trace(cleaned) / np.trace(found @ information @ found))
-    turned: Array = np.asarray(noise * (found @ back), dtype=np.float64)
-    return found, np.asarray(found @ information), (turned, np.asarray(back, dtype=np.float64))
+    return found, found @ information, (noise * found @ back, back)
