@@ -9,14 +9,6 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.linalg import james_stein, pack_symmetric
 
-SlopeNoise = tuple[Array, Array]
-"""Left and right factor of the privacy noise of a slope, left·E·right, with a symmetric E as released: independent
-entries of variance 1 on and ½ off its diagonal, so that E[E M E] = (tr M·I + M)/2 for a symmetric M.
-
-With one number instead of the factors, the norm of their product, the direction with the least information would
-decide: a column that is one for two users in a hundred made all standard errors five times too large.
-"""
-
 
 class Newton:
     """Rounds of Newton's method as measurements of the population's weights, combined by their precision.
@@ -26,13 +18,11 @@ class Newton:
     """
 
     def __init__(self, size: int, n_users: int) -> None:
-        self._rounds: list[tuple[Array, Array, Array, float, SlopeNoise, Array]] = []
+        self._rounds: list[tuple[Array, Array, Array, float, float, Array]] = []
         self._size = size
         self._weights: Array = np.zeros(size)
 
-    def add(
-        self, slope: Array, score: Array, at: Array, noise: float, slope_noise: SlopeNoise, sampling: Array
-    ) -> Array:
+    def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: Array) -> Array:
         """Add a round; return the estimate of the weights from all of them."""
         self._rounds.append((slope, score, at, noise, slope_noise, sampling))
         known = np.zeros((self._size, self._size))
@@ -45,7 +35,7 @@ class Newton:
         """Multiply the weights by ``factor``, as if all rounds had been taken in coordinates stretched by it."""
         self._weights = self._weights * factor
         self._rounds = [
-            (slope / factor, score, at * factor, noise, (slope_noise[0] / factor, slope_noise[1]), sampling)
+            (slope / factor, score, at * factor, noise, slope_noise / factor, sampling)
             for slope, score, at, noise, slope_noise, sampling in self._rounds
         ]
 
@@ -67,12 +57,10 @@ class Newton:
         # In standardised units weights are of order one: a standard normal prior holds what rounds do not say.
         precision, right = np.eye(self._size), np.zeros(self._size)
         extra, shared = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
-        for slope, score, at, noise, (left, inner), sampling in self._rounds:
+        for slope, score, at, noise, slope_noise, sampling in self._rounds:
             step = np.zeros(self._size) if weights is None else weights - at
             squares = np.outer(step, step) + unknown
-            moved = inner @ squares @ inner.T
-            moved = (np.trace(moved) * np.eye(self._size) + moved) / 2.0
-            added = noise**2 + np.sum((left @ moved) * left, axis=1)
+            added = noise**2 + slope_noise**2 * float(np.trace(squares)) / 2.0
             added += 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
             variance = added + sampling
             precision += slope.T / variance @ slope
@@ -95,7 +83,7 @@ def evened(roots: Array, noise: float, scales: Array) -> tuple[Array, Array]:
     return np.diag(np.exp(np.mean(np.log(found))) / found), constant
 
 
-def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, Array, SlopeNoise]:
+def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, Array, float]:
     """Return from a noisy information matrix the metric for scores, the slope of scores in it, and the slope's noise.
 
     Off-diagonals are shrunk by James and Stein's factor, eigenvalues kept above the noise; the metric is the inverse
@@ -114,4 +102,4 @@ def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, A
     values = np.maximum(values, 1e-6 * values.max())
     found = (vectors / np.sqrt(values)) @ vectors.T
     found *= math.sqrt(np.trace(cleaned) / np.trace(found @ information @ found))
-    return found, found @ information, (noise * found @ back, back)
+    return found, found @ information, float(np.linalg.norm(found @ back, 2)) * noise
