@@ -141,7 +141,7 @@ def test_heads_of_few_users_equal_those_of_many(loss: Loss, intercept: bool, dty
         (lambda: Loss("absolute"), "loss must be one of"),
         (lambda: Loss("logistic", (1,)), "at least two"),
         (lambda: Loss("logistic", (1, 1)), "at least two different"),
-        (lambda: Loss("hinge", (0, 1, 2)), "has two classes"),
+        (lambda: Loss("hinge", (0, 1, 2)), "needs two classes"),
         (lambda: Loss("logistic", {0, 1}), "must be a list of labels.*Found a set"),
         (lambda: Loss("logistic", "ab"), "must be a list of labels"),
         (lambda: Loss("logistic", (1, "a")), "all text or all numbers"),

@@ -50,9 +50,7 @@ def fit(
         str | None, typer.Option(help="Address of a running Ray cluster, or auto; default: a new one here.")
     ] = None,
     compare: Annotated[bool, typer.Option(help="Compare with other models on held-out rows.")] = True,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the columns and warnings, then stop; spends nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List columns and warnings, spend nothing.")] = False,
     full: console.Full = False,
 ) -> None:
     """Fit a model to a table with users, features and a target: a private shared part, a personal model per user."""
