@@ -46,10 +46,10 @@ def test_a_predictor_says_what_the_model_says(name: str, tmp_path: Path) -> None
     users = DATA.users if name in ("basis, own weights", "basis, classes") else NEW  # no population there
     assert (name == "basis, own weights") == bool(len(getattr(loaded, "own_weights_", ())))
     assert predictor.features == ["x0", "x1", "x2", "x3"]
-    np.testing.assert_allclose(predictor.predict(DATA.X, users), loaded.predict(DATA.X, users), rtol=1e-12)
+    np.testing.assert_allclose(predictor.predict(DATA.X, users), loaded.predict(DATA.X, users), rtol=1e-12, atol=1e-14)
     if name in ("numbers", "counts", "too little"):
         mine, theirs = (each.predict(DATA.X, users, return_std=True)[1] for each in (predictor, loaded))
-        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-14)
     if hasattr(loaded, "predict_proba"):
         np.testing.assert_allclose(
             predictor.predict_proba(DATA.X, users), loaded.predict_proba(DATA.X, users), rtol=1e-12, atol=1e-15
@@ -93,7 +93,7 @@ def test_prediction_of_a_table_with_text_needs_nothing_but_numpy_and_safetensors
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     mean, std = loaded.predict(X[:20], visits["patient"][:20], return_std=True)
-    np.testing.assert_allclose(said["mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(said["mean"], mean, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(said["std"], std, rtol=1e-12)
 
 
