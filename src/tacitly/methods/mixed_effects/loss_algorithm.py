@@ -277,7 +277,8 @@ class _Learner:
         size = self.units.size
         groups = [np.arange(size) == 0, np.arange(size) > 0][: min(size, 2)]
         scales = np.vstack([np.where(own, _TRIED[:, None], 1.0) for own in groups])
-        query = Evidences(self.units, self.prior, scales, np.array([self._stretch(scale) for scale in scales]))
+        stretches = np.array([self._stretch(self.prior.root * scale[:, None]) for scale in scales])
+        query = Evidences(self.units, self.prior, scales, stretches)
         gains, noise = self._mean(query, "sizes", f"sizes {label}", query.bound)
         factors = np.ones(size)
         for number, (own, gain) in enumerate(zip(groups, gains.reshape(len(groups), -1), strict=True)):
@@ -286,10 +287,9 @@ class _Learner:
             factors[own], self._unknown[number] = math.exp(0.5 * best), left + _DRIFT
         self._change(self.prior.root * factors[:, None], self.prior.noise)
 
-    def _stretch(self, scales: Array) -> float:
-        """Return the factor of log odds that keeps shares of classes if deviations are multiplied by ``scales``."""
-        root = self.prior.root
-        before, after = (float(np.sum(np.square(one))) for one in (root, root * scales[:, None]))
+    def _stretch(self, root: Array) -> float:
+        """Return the factor of log odds that keeps shares of classes if ``root`` replaces the prior's."""
+        before, after = (float(np.sum(np.square(one))) for one in (self.prior.root, root))
         return math.sqrt((1.0 + _DRAWN * after) / (1.0 + _DRAWN * before))
 
     def _sizes(self, label: str) -> None:
@@ -310,13 +310,13 @@ class _Learner:
 
         Earlier rounds measured the mean under the earlier variances, so their measurements are moved in the same way.
         """
-        before, after = (float(np.sum(np.square(one))) for one in (self.prior.root, root))
         if self.loss == "poisson":
+            before, after = (float(np.sum(np.square(one))) for one in (self.prior.root, root))
             moved = np.append(-0.5 * (after + noise - before - self.prior.noise), np.zeros(self.units.size - 1))
             self._start = self._start + moved  # rounds are stored relative to the start
             mean = self.prior.mean + moved
         else:
-            stretch = math.sqrt((1.0 + _DRAWN * after) / (1.0 + _DRAWN * before))
+            stretch = self._stretch(root)
             self._start = self._start * stretch
             for newton in self._newtons:
                 newton.stretch(stretch)
