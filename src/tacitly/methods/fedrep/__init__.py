@@ -59,7 +59,11 @@ METHOD = Method(
             "fedrep, centred", {"rank": 1, "fit_intercept": True}, depth="brief", title="PrivateFedRep, intercepts"
         ),
         AuditTrial("fedrep, logistic", {"rank": 1, "loss": "logistic"}, depth="brief", title="PrivateFedRep, logistic"),
-        AuditTrial("fedrep, words", {"rank": 1, "loss": "logistic", "classes": ("no", "may", "yes")}, depth="brief"),
+        AuditTrial(
+            "fedrep, words",
+            {"rank": 1, "loss": "logistic", "classes": ("no", "may", "yes"), "rounds": 3},
+            depth="brief",
+        ),
         AuditTrial("fedrep, poisson", {"rank": 1, "loss": "poisson", "rounds": 2}, depth="long"),
     ),
 )
