@@ -150,7 +150,10 @@ def read_cohort(
     progress: Callable[[str, float], None] | None = None,
     method: Method | None = None,
 ) -> Cohort:
-    """Group the rows by user; ``schema`` is None for methods that take only numbers; advice refers to ``method``."""
+    """Group the rows by user; ``schema`` is None for methods that take only numbers.
+
+    Advice refers to the ``method`` that will be fitted; None if the rows are for a fitted model.
+    """
     from tacitly.data.cohort import Cohort
     from tacitly.data.selection import blanked_rows, complete_rows, labelled, without_empty_rows
     from tacitly.data.validation import DataError, rows_in_words
@@ -186,14 +189,35 @@ def read_cohort(
         raise DataError(f"{error}{_remedy(str(error), target, schema, method)}") from None
 
 
+def rows_as_fitted(fitted: Any, source: Source, user: str | None, target: str | None = None) -> Cohort:
+    """Read a table as the fit of this model read its table; text labels become their positions in ``classes``."""
+    column, goal = user or fitted.user_column_, target or fitted.target_name_
+    if column is None:
+        raise ValueError("the model does not state which column contains the users. Give --user.")
+    if goal is None:
+        raise ValueError("the model does not state which column is the target.")
+    schema = getattr(fitted, "_schema", None)
+    features = list(fitted.feature_names_in_ if schema is None else schema.names)
+    declared = None if schema is None else schema.to_dict()["columns"]
+    columns = Columns(column, goal, [str(name) for name in features], (), labels_of(fitted))
+    return read_cohort(source, columns, declared, drop_missing=False, folder=None)
+
+
+def labels_of(fitted: Any) -> tuple[str, ...]:
+    """Return the text labels of a model of classes; empty for other models."""
+    classes = tuple(getattr(fitted, "classes", None) or ())
+    return classes if classes and isinstance(classes[0], str) else ()
+
+
 def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Method | None) -> str:
     """Return advice, in terms of the command's options, about cells that cannot be used."""
     if f"target column {target!r}" in message and "not numbers" in message:
-        asked = method or REGISTRY.default("fit")
-        able = asked if "classes" in asked.option_names else REGISTRY.default("fit")
-        choice = "" if able is asked else f"--method {able.name} "
-        loss = "--loss logistic " if "loss" in able.option_names else ""
         missing = " If these stand for missing values: --missing unknown,-9."
+        if method is None:  # the model exists, and predicts numbers
+            return missing
+        able = method if "classes" in method.option_names else REGISTRY.default("fit")
+        choice = "" if able is method else f"--method {able.name} "
+        loss = "--loss logistic " if "loss" in able.option_names else ""
         return f"{missing} If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
     if message.startswith("Columns hold dates"):
         return " (--exclude NAME)"
