@@ -140,7 +140,8 @@ def compiling_is_said() -> Iterator[None]:
         nonlocal said
         if not said:
             said = True
-            say("compiling kernels for this machine (only once, about half a minute) …", err=True)
+            note = "compiling kernels for this machine (only once, about half a minute) …"
+            say(f"\r{note:<{shutil.get_terminal_size().columns - 1}}" if sys.stderr.isatty() else note, err=True)
 
     TOLD.append(say_once)
     try:

@@ -45,6 +45,7 @@ Levels = Annotated[
     typer.Option("--levels", help="Public levels of a text column, as NAME=FIRST,SECOND,…; repeatable. Saves budget."),
 ]
 
+_CODES = " If these stand for missing values: --missing unknown,-9."
 _MOST_NAMES = 40  # maximum number of columns in a printed list
 
 
@@ -149,10 +150,11 @@ def read_cohort(
     folder: Path | None,
     progress: Callable[[str, float], None] | None = None,
     method: Method | None = None,
+    fitted: bool = False,
 ) -> Cohort:
     """Group the rows by user; ``schema`` is None for methods that take only numbers.
 
-    Advice refers to the ``method`` that will be fitted; None if the rows are for a fitted model.
+    Advice refers to the ``method`` that will be fitted, or, if rows are for a ``fitted`` model, to how they are read.
     """
     from tacitly.data.cohort import Cohort
     from tacitly.data.selection import blanked_rows, complete_rows, labelled, without_empty_rows
@@ -186,6 +188,8 @@ def read_cohort(
             progress=progress,
         )
     except DataError as error:
+        if fitted:
+            raise DataError(f"{error}{_CODES if 'not numbers' in str(error) else ''}") from None
         raise DataError(f"{error}{_remedy(str(error), target, schema, method)}") from None
 
 
@@ -200,7 +204,7 @@ def rows_as_fitted(fitted: Any, source: Source, user: str | None, target: str | 
     features = list(fitted.feature_names_in_ if schema is None else schema.names)
     declared = None if schema is None else schema.to_dict()["columns"]
     columns = Columns(column, goal, [str(name) for name in features], (), labels_of(fitted))
-    return read_cohort(source, columns, declared, drop_missing=False, folder=None)
+    return read_cohort(source, columns, declared, drop_missing=False, folder=None, fitted=True)
 
 
 def labels_of(fitted: Any) -> tuple[str, ...]:
@@ -212,13 +216,11 @@ def labels_of(fitted: Any) -> tuple[str, ...]:
 def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Method | None) -> str:
     """Return advice, in terms of the command's options, about cells that cannot be used."""
     if f"target column {target!r}" in message and "not numbers" in message:
-        missing = " If these stand for missing values: --missing unknown,-9."
-        if method is None:  # the model exists, and predicts numbers
-            return missing
-        able = method if "classes" in method.option_names else REGISTRY.default("fit")
-        choice = "" if able is method else f"--method {able.name} "
+        asked = method or REGISTRY.default("fit")
+        able = asked if "classes" in asked.option_names else REGISTRY.default("fit")
+        choice = "" if able is asked else f"--method {able.name} "
         loss = "--loss logistic " if "loss" in able.option_names else ""
-        return f"{missing} If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
+        return f"{_CODES} If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
     if message.startswith("Columns hold dates"):
         return " (--exclude NAME)"
     if message.startswith("Columns hold") and "but for a few cells" in message:
