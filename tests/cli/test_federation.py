@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,11 @@ import pytest
 import tacitly
 from engines import users
 from tacitly.cli.main import main
+from tacitly.cli.serve import in_words
 from tacitly.deployment import join, serve
 from tacitly.deployment.join import fingerprint, open_node, personalize, terms
 from tacitly.deployment.join import prepare as site_prepare
+from tacitly.deployment.other_federations import other_federations
 from tacitly.deployment.page import page
 from tacitly.deployment.serve import prepare
 from tacitly.deployment.server_app import dismiss
@@ -31,8 +34,10 @@ from tacitly.federation.flower import fleet
 from tacitly.federation.flower.card import Card
 from tacitly.federation.flower.kept_heads import read_heads
 from tacitly.federation.flower.keys import opened, signed
+from tacitly.federation.flower.link import HEARD, Signs
 from tacitly.federation.flower.messages import Answer
 from tacitly.federation.flower.node import Node
+from tacitly.privacy import home
 from tacitly.privacy.accounting import mu_of
 from tacitly.privacy.guarantee import Budget, GaussianEvent, Sensitivity
 from tacitly.privacy.ledger import Ledger, LedgerMismatch
@@ -473,3 +478,102 @@ def test_the_page_stays_until_whoever_looks_has_seen_the_end(tmp_path: Path) -> 
         status.change(state="finished")
     looking.join()
     assert seen[-1] == "finished"
+
+
+def test_a_sites_account_adds_up_federations_and_fits_on_the_same_people(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two federations under trust central were on two coordinators' ledgers, and nobody added them up."""
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(fleet, "stay", lambda *_, **__: None)  # no coordinator is there to answer
+
+    def joined(hub: str, *more: object, folder: Path = site) -> tuple[int, str]:
+        if not (tmp_path / hub).exists():
+            card = Card.from_json((folder / "card.json").read_text())
+            prepare(tmp_path / hub, settings(tmp_path, site, cards=(card,)))
+        code, said = run(capsys, monkeypatch, "join", folder, "--invitation", tmp_path / hub / "invitation.json", *more)
+        return code, " ".join(said.split())
+
+    code, said = joined("one")
+    assert code == 0, said
+    assert "have spent" not in said
+    assert "charged to the account of these users" in said
+    code, said = joined("two")
+    assert "these users have spent ε = 1.00 (zero-out, δ = 1e-06); this federation brings it to 1.46" in said
+    code, said = joined("two")  # joining again, after an interruption, costs nothing
+    assert "these users have spent ε = 1.46 (zero-out, δ = 1e-06); resuming" in said
+    words = ("--table", tmp_path / "rows.csv", "--user", "who", "--target", "y")
+    assert run(capsys, monkeypatch, "join", tmp_path / "again", *words)[0] == 0
+    code, said = joined("three", folder=tmp_path / "again")  # another folder with the same people
+    assert "have spent ε = 1.46" in said
+    (seen,) = [seen for seen in home.known().values() if "ledgers" in seen.path]
+    with Ledger(seen.path) as account:
+        assert account.spent(delta=1e-6) == pytest.approx(1.82, abs=0.01)
+        account.limit(2.0)
+    code, said = joined("four")
+    assert code == 3
+    assert "would bring epsilon to 2.1" in said
+    with Ledger(seen.path) as account:
+        assert account.spent() == pytest.approx(1.82, abs=0.01)
+
+
+def test_an_invitation_that_a_site_refuses_costs_nothing(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "home"))
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    path = tmp_path / "hub" / "invitation.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "mask_keys": {}}))
+    code, said = run(capsys, monkeypatch, "join", site, "--invitation", path)
+    assert (code, "Do not join" in said) == (2, True), said
+    assert not any("ledgers" in seen.path for seen in home.known().values())
+
+
+def test_a_coordinator_says_which_federations_at_the_same_sites_it_does_not_count(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "home"))
+    first, second = settings(tmp_path, site), settings(tmp_path, site)
+    prepare(tmp_path / "one", first)
+    prepare(tmp_path / "two", second)
+    assert other_federations(tmp_path / "two", second) == ()
+    event = GaussianEvent(sigma=1 / mu_of(1.0, 1e-6), sensitivity=Sensitivity.of_clip(1.0))
+    with Ledger(tmp_path / "one" / "ledger", ceiling=first.ceiling) as ledger:
+        assert other_federations(tmp_path / "two", second) == ()  # it has not spent anything yet
+        run = ledger.run(first.run, config={}, planned=[event])
+        run.release("sum", event, lambda: np.ones(1), noise="exact", grid=0.0, coordinates=1)
+    (note,) = other_federations(tmp_path / "two", second)
+    assert note.startswith("north: also in another federation of this coordinator")
+    assert "has spent ε = 1.00 (zero-out, δ = 1e-06) and is not counted here" in note
+    assert other_federations(tmp_path / "one", first) == ()
+    stranger = replace(second.cards[0], key="ssh-ed25519 AAAA other")
+    assert other_federations(tmp_path / "two", settings(tmp_path, site, cards=(stranger,))) == ()
+    Status(tmp_path / "two").change(state="running", not_counted=[note])
+    assert in_words(Status(tmp_path / "two").read())["not counted"] == note
+
+
+def test_the_status_says_how_long_ago_a_site_was_heard(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that was killed was said to be here for 45 s, until its heartbeat had been missing twice."""
+    prepare(tmp_path / "hub", settings(tmp_path, site))
+    card = Card.from_json((site / "card.json").read_text())
+    monkeypatch.setattr(serve, "_MEMORY", tmp_path)
+    monkeypatch.setattr(sys.modules["tacitly.cli.serve"], "_SILENT", 600.0)  # the machine may be busy
+    signs = Signs(serve._memory(tmp_path / "hub") / HEARD)
+    (serve._place(tmp_path / "hub") / serve._STATE).touch()  # Flower is running
+    Status(tmp_path / "hub").change(state="running", sites={"north": "here"})
+
+    def shown() -> str:
+        return run(capsys, monkeypatch, "serve", tmp_path / "hub", "--status")[1]
+
+    assert "north: here" in shown()
+    signs.heard(serve.raw_key(card))
+    assert "north: here" in shown()
+    past = time.time() - 1800
+    os.utime(signs.file(serve.raw_key(card)), (past, past))
+    assert "north: last heard 30 min ago" in shown()
+    Status(tmp_path / "hub").change(sites={"north": "not here"})
+    assert "north: not here (last heard 30 min ago)" in shown()
+    text = run(capsys, monkeypatch, "serve", tmp_path / "hub", "--json")[1]
+    assert json.loads(text)["heard"]["north"] == pytest.approx(1800, abs=30)

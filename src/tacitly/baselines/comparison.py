@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -45,6 +45,13 @@ OURS, TWIN, MEANS, LOCAL, SINGLE = (
     "local models",
     "one model for all",
 )
+
+
+Progress = Callable[[str], None]
+
+
+def _silent(what: str) -> None:
+    """Show no progress."""
 
 
 class Comparable(Protocol):
@@ -152,8 +159,13 @@ def compare(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> list
     return [] if found is None else found.lines()
 
 
-def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> HeldOut | None:
-    """Hold out rows, fit every method to the others and predict; None if no user has two rows."""
+def held_out(
+    model: Comparable, cohort: Cohort, *, random_state: int = 0, progress: Progress = _silent
+) -> HeldOut | None:
+    """Hold out rows, fit every method to the others and predict; None if no user has two rows.
+
+    ``progress`` is told what is fitted.
+    """
     rng = np.random.default_rng(random_state)
     if cohort.n_users > _MOST_TRAINED:
         cohort = cohort.take(np.sort(rng.permutation(cohort.n_users)[:_MOST_TRAINED]))
@@ -164,9 +176,11 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
     probe, epsilon, loss = test.take(some), model.certificate_.epsilon, model._loss()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a baseline that has not quite converged is still used
-        predictions = alternatives(train, test, loss, some)
+        predictions = alternatives(train, test, loss, some, progress)
         if _twin_work(model, train) <= _MOST_WORK:
-            predictions[TWIN] = _predicted(_not_private(model, train), probe)  # not stored, because heads may be large
+            # Not stored, because heads may be large.
+            predictions[TWIN] = _predicted(_not_private(model, train, progress), probe)
+    progress(OURS)
     predictions[OURS] = _predicted(model.with_heads_of(train), probe)
     private = {MEANS: "nothing shared", LOCAL: "nothing shared", SINGLE: "no", TWIN: "no"}
     private[OURS] = f"ε = {shown(epsilon)}" if np.isfinite(epsilon) else "no"
@@ -174,7 +188,11 @@ def held_out(model: Comparable, cohort: Cohort, *, random_state: int = 0) -> Hel
 
 
 def alternatives(
-    train: Cohort, test: Cohort, loss: Loss, some: npt.NDArray[np.int64] | None = None
+    train: Cohort,
+    test: Cohort,
+    loss: Loss,
+    some: npt.NDArray[np.int64] | None = None,
+    progress: Progress = _silent,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the predictions of users' own means, local models and one model for all for held-out rows.
 
@@ -184,11 +202,13 @@ def alternatives(
     same: dict[str, Any] = {"loss": loss.name, "classes": loss.classes, "fit_intercept": True}
     plain, plain_test = _in_plain_units(train, test)
     mine, probe, plain_probe = plain.take(chosen), test.take(chosen), plain_test.take(chosen)
-    return {
-        MEANS: _own_means(loss, train.take(chosen), probe),
-        LOCAL: _own_ridges(mine, plain_probe) if loss.name == "squared" else _alone(loss, same, mine, plain_probe),
-        SINGLE: _predicted(SingleModel(**same).fit(plain), plain_probe),
-    }
+    found = {MEANS: _own_means(loss, train.take(chosen), probe)}
+    progress(LOCAL)
+    squared = loss.name == "squared"
+    found[LOCAL] = _own_ridges(mine, plain_probe) if squared else _alone(loss, same, mine, plain_probe)
+    progress(SINGLE)
+    found[SINGLE] = _predicted(SingleModel(**same).fit(plain), plain_probe)
+    return found
 
 
 def ranges_option(model: Comparable) -> str | None:
@@ -375,7 +395,7 @@ def _twin_work(model: Comparable, train: Cohort) -> float:
     return float(train.n_users) * (train.n_features + 1.0) ** 3 if isinstance(model, MixedEffects) else 0.0
 
 
-def _not_private(model: Comparable, train: Cohort) -> Any:
+def _not_private(model: Comparable, train: Cohort, progress: Progress) -> Any:
     """Fit the same method without noise."""
     from tacitly.methods.margin.estimator import MarginClassifier
 
@@ -384,12 +404,13 @@ def _not_private(model: Comparable, train: Cohort) -> Any:
         from tacitly.baselines.fedrep import FedRep
 
         same = {name: given[name] for name in ("rank", "fit_intercept", "loss", "classes")}
+        progress(TWIN)
         return FedRep(**same).fit(train)
     # Not scikit-learn's clone: it copies parameters, and an open ledger cannot be copied.
     ours = {"epsilon": math.inf, "ledger": None, "noise_seed": None, "engine": None, "mode": "auto"}
     ours |= {"clips": None, "start": "random"} if "clips" in given else {}
     twin = type(model)(**{**given, **{name: value for name, value in ours.items() if name in given}})
-    return twin.fit(train)  # type: ignore[attr-defined]
+    return twin.fit(train, on_release=lambda name: progress(f"{TWIN}, {name}"))  # type: ignore[attr-defined]
 
 
 def _predicted(fitted: Any, test: Cohort) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,16 @@ def account_of(certificate: Certificate) -> Path | None:
     return Path(seen.path) if seen is not None and Path(seen.path).is_file() else None
 
 
+@dataclass(frozen=True)
+class Charge:
+    """The account that a run debits, the run's name, and what is known of these people's other accounts."""
+
+    account: Ledger
+    path: Path
+    run: str
+    notes: tuple[str, ...]
+
+
 @contextmanager
 def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> Iterator[Path]:
     """Give a model the account to debit (the named ledger, its users' account, or a new one) and a run in it.
@@ -51,6 +62,21 @@ def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> I
             yield path
         return
     people = people_of(cohort, budget.unit, home.secret())
+    with charged(budget, planned, people, ledger, out.name) as charge:
+        model.ledger, model.run, model.account_notes = charge.account, charge.run, charge.notes
+        yield charge.path
+
+
+@contextmanager
+def charged(
+    budget: Budget, planned: Sequence[Event], people: People, ledger: Path | None, name: str, what: str = "fit"
+) -> Iterator[Charge]:
+    """Open the account of these people (or the named ledger) for a run, and say what they have spent.
+
+    ``name`` is that of the run; ``what`` says what the run is.
+    """
+    from tacitly.privacy.ledger import Ledger
+
     with _one_at_a_time():
         others = accounts_of(people, besides=ledger)
         path = ledger or _found(others) or _new_path()
@@ -60,12 +86,11 @@ def opened_account(model: Any, cohort: Any, ledger: Path | None, out: Path) -> I
                 new.enrol(people)
                 _remember(new, people)
     with Ledger(path) as account:
-        model.ledger, model.run = account, _free_name(account, out.name)
-        _tell(account, budget, people, () if model.run in account.book.runs else planned)
+        run = _free_name(account, name)
+        _tell(account, budget, people, () if run in account.book.runs else planned, what)
         _remember(account, people)
         elsewhere = [other for other in others if other != account.path]
-        model.account_notes = tuple(_tell_of(other, budget, people) for other in elsewhere)
-        yield path
+        yield Charge(account, path, run, tuple(_tell_of(other, budget, people) for other in elsewhere))
 
 
 @contextmanager
@@ -129,8 +154,8 @@ def _remember(account: Ledger, people: People) -> None:
     home.remember_people(account.id, everybody)
 
 
-def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Event]) -> None:
-    """Print what these users have spent, and the total after this fit, before anything is spent."""
+def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Event], what: str) -> None:
+    """Print what these users have spent, and the total after this run, before anything is spent."""
     from tacitly.privacy.certificate import shown
 
     shared = _shared(account, people)
@@ -142,7 +167,7 @@ def _tell(account: Ledger, budget: Budget, people: People, planned: Sequence[Eve
     whose = "these users" if shared == len(people) else f"{shared} of these {len(people)} users"
     if budget.unit != "user":
         whose = "this table's rows"
-    after = f"this fit brings it to {shown(account.with_more(planned, adjacency, delta))}" if planned else "resuming"
+    after = f"this {what} brings it to {shown(account.with_more(planned, adjacency, delta))}" if planned else "resuming"
     say(wrapped(f"{whose} have spent ε = {shown(spent)} ({adjacency}, δ = {delta:g}); {after}"))
     say(f"account: {account.path}")
     if account.ceiling is None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tacitly.methods import REGISTRY
+from tacitly.progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from tacitly.baselines.comparison import Comparable
@@ -71,11 +72,9 @@ def wrapped(text: str) -> str:
     return "\n".join(lines)
 
 
-def status(what: str) -> AbstractContextManager[Any]:
-    """Show the current step on the terminal while the block runs."""
-    from rich.console import Console
-
-    return Console(stderr=True).status(what)
+def status(what: str) -> ProgressLine:
+    """Show the current step, and how long it takes, while the block runs."""
+    return ProgressLine(what)
 
 
 def check_new(out: Path | None) -> None:
@@ -125,18 +124,9 @@ def names_in(features: str | None) -> list[str] | None:
 
 
 def fit_with_progress(model: PrivateModel, cohort: Cohort) -> None:
-    """Fit with a progress bar that counts releases; say if kernels are compiled first."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress, compiling_is_said():
-        task = progress.add_task("releases", total=model.planned_releases(cohort))
-
-        def released(name: str) -> None:
-            progress.update(task, advance=1, description=name)
-
-        report: Callable[[str], None] = released
-        model.fit(cohort, on_release=report)
+    """Fit, which shows its progress; say if kernels are compiled first."""
+    with compiling_is_said():
+        model.fit(cohort)
 
 
 @contextmanager
@@ -150,7 +140,8 @@ def compiling_is_said() -> Iterator[None]:
         nonlocal said
         if not said:
             said = True
-            say("compiling kernels for this machine (only once, about half a minute) …", err=True)
+            note = "compiling kernels for this machine (only once, about half a minute) …"
+            say(f"\r{note:<{shutil.get_terminal_size().columns - 1}}" if sys.stderr.isatty() else note, err=True)
 
     TOLD.append(say_once)
     try:
@@ -171,8 +162,8 @@ def show_comparison(model: Comparable, cohort: Cohort) -> None:
 
     from tacitly.baselines.comparison import held_out, ranges_option, verdict
 
-    with status("comparing with models that share nothing"), compiling_is_said():
-        held = held_out(model, cohort)
+    with status("comparing") as shown, compiling_is_said():
+        held = held_out(model, cohort, progress=lambda what: shown.update(f"comparing: {what}"))
     if held is None:
         say(
             wrapped(

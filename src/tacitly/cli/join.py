@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tacitly.cli import reading
-from tacitly.cli.console import say
+from tacitly.cli.accounts import charged
+from tacitly.cli.console import LedgerFile, say
 
 
 def join(
@@ -32,6 +34,7 @@ def join(
     patience: Annotated[
         float, typer.Option(help="Seconds to keep trying if the coordinator does not know this site.")
     ] = 60.0,
+    ledger: LedgerFile = None,
     personalize_only: Annotated[Path | None, typer.Option(help="Fit heads to this published model, offline.")] = None,
 ) -> None:
     """Join a federation with this site's users: their rows and heads never leave this folder."""
@@ -49,7 +52,35 @@ def join(
         ceiling = None
         if epsilon is not None:
             ceiling = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(invited["adjacency"]))
-        site.join(folder, invited, say, ceiling=ceiling, trust=trust, patience=patience)
+        agreed = partial(_charge, folder, invited, ledger)
+        site.join(folder, invited, say, ceiling=ceiling, trust=trust, patience=patience, agreed=agreed)
+
+
+def _charge(folder: Path, invited: dict[str, Any], ledger: Path | None) -> None:
+    """Debit what the coordinator states to the account of this site's users, which other fits and federations debit.
+
+    Joining again costs nothing more. Under trust ``central`` the coordinator draws the noise, so the account counts
+    what it promises; a site that adds noise also has a ledger of what it sent.
+    """
+    import numpy as np
+
+    from tacitly.data.cohort import Cohort
+    from tacitly.deployment import join as site
+    from tacitly.methods.base import people_of
+    from tacitly.privacy import home
+
+    asked = site.asked_for(invited)
+    if not asked.private:
+        say("the coordinator promises no privacy (epsilon: inf): no account can add this up")
+        return
+    event, name = site.whole(asked), str(invited["run"])
+    people = people_of(Cohort.open(folder / "cohort"), asked.unit, home.secret())
+    with charged(asked, [event], people, ledger, name, "federation") as charge:
+        config = {"federation": invited["server"], "trust": invited["trust"]}
+        run = charge.account.run(name, config=config, planned=[event], people=people)
+        # The debit is all: what is released is drawn and published elsewhere.
+        run.release("as its coordinator states", event, lambda: np.zeros(1), noise="exact", grid=0.0, coordinates=1)
+    say(f"charged to the account of these users: {charge.path}")
 
 
 def _prepare(

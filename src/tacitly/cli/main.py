@@ -22,6 +22,7 @@ from tacitly.cli.budget import budget
 from tacitly.cli.certificate import certificate
 from tacitly.cli.console import Interrupted
 from tacitly.cli.demo import demo
+from tacitly.cli.evaluate import evaluate
 from tacitly.cli.fit import fit
 from tacitly.cli.forget import forget
 from tacitly.cli.help_pages import Command, Group
@@ -49,7 +50,7 @@ app = typer.Typer(
 
 _KINDS = {plan: PlanCommand, fit: MethodCommand, svd: MethodCommand, trace: MethodCommand, serve: ServeCommand}
 
-_SHARING = (demo, plan, fit, predict, personalize, recommend, svd, trace)
+_SHARING = (demo, plan, fit, predict, personalize, evaluate, recommend, svd, trace)
 _KEEPING = (verify, report, audit, certificate, publish, forget, serve, join, ui)
 for command in (*_SHARING, *_KEEPING):
     app.command(cls=_KINDS.get(command, Command))(command)

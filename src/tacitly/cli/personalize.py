@@ -46,13 +46,13 @@ def _own_rows(fitted: Any, source: Any, target: str, user: str | None, only: str
     column = user or (fitted.user_column_ if fitted.user_column_ in source.types else None)
     if only is not None and column is None:
         raise ValueError("--id needs the column with the user id. Give --user COLUMN.")
-    labels = fitted.classes if isinstance((getattr(fitted, "classes", None) or [None])[0], str) else None
-    source = source if labels is None else labelled(source, target, labels)
+    labels = reading.labels_of(fitted)
+    source = labelled(source, target, labels) if labels else source
     source, _ = complete_rows(source, [target])
     schema = getattr(fitted, "_schema", None)
     rows = read_rows(source, features=fitted.feature_names_in_, target=target, user=column, schema=schema)
     assert rows.y is not None
-    y = rows.y if labels is None else np.asarray(labels)[rows.y.astype(int)]
+    y = np.asarray(labels)[rows.y.astype(int)] if labels else rows.y
     if rows.users is None:
         return rows.X, y
     ids = rows.users.astype(str)

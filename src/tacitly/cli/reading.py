@@ -45,6 +45,7 @@ Levels = Annotated[
     typer.Option("--levels", help="Public levels of a text column, as NAME=FIRST,SECOND,…; repeatable. Saves budget."),
 ]
 
+_CODES = " If these stand for missing values: --missing unknown,-9."
 _MOST_NAMES = 40  # maximum number of columns in a printed list
 
 
@@ -149,8 +150,12 @@ def read_cohort(
     folder: Path | None,
     progress: Callable[[str, float], None] | None = None,
     method: Method | None = None,
+    fitted: bool = False,
 ) -> Cohort:
-    """Group the rows by user; ``schema`` is None for methods that take only numbers; advice refers to ``method``."""
+    """Group the rows by user; ``schema`` is None for methods that take only numbers.
+
+    Advice refers to the ``method`` that will be fitted, or, if rows are for a ``fitted`` model, to how they are read.
+    """
     from tacitly.data.cohort import Cohort
     from tacitly.data.selection import blanked_rows, complete_rows, labelled, without_empty_rows
     from tacitly.data.validation import DataError, rows_in_words
@@ -183,7 +188,29 @@ def read_cohort(
             progress=progress,
         )
     except DataError as error:
+        if fitted:
+            raise DataError(f"{error}{_CODES if 'not numbers' in str(error) else ''}") from None
         raise DataError(f"{error}{_remedy(str(error), target, schema, method)}") from None
+
+
+def rows_as_fitted(fitted: Any, source: Source, user: str | None, target: str | None = None) -> Cohort:
+    """Read a table as the fit of this model read its table; text labels become their positions in ``classes``."""
+    column, goal = user or fitted.user_column_, target or fitted.target_name_
+    if column is None:
+        raise ValueError("the model does not state which column contains the users. Give --user.")
+    if goal is None:
+        raise ValueError("the model does not state which column is the target.")
+    schema = getattr(fitted, "_schema", None)
+    features = list(fitted.feature_names_in_ if schema is None else schema.names)
+    declared = None if schema is None else schema.to_dict()["columns"]
+    columns = Columns(column, goal, [str(name) for name in features], (), labels_of(fitted))
+    return read_cohort(source, columns, declared, drop_missing=False, folder=None, fitted=True)
+
+
+def labels_of(fitted: Any) -> tuple[str, ...]:
+    """Return the text labels of a model of classes; empty for other models."""
+    classes = tuple(getattr(fitted, "classes", None) or ())
+    return classes if classes and isinstance(classes[0], str) else ()
 
 
 def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Method | None) -> str:
@@ -193,8 +220,7 @@ def _remedy(message: str, target: str, schema: dict[str, Any] | None, method: Me
         able = asked if "classes" in asked.option_names else REGISTRY.default("fit")
         choice = "" if able is asked else f"--method {able.name} "
         loss = "--loss logistic " if "loss" in able.option_names else ""
-        missing = " If these stand for missing values: --missing unknown,-9."
-        return f"{missing} If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
+        return f"{_CODES} If these are classes: {choice}{loss}--classes no,yes (all labels that may occur)."
     if message.startswith("Columns hold dates"):
         return " (--exclude NAME)"
     if message.startswith("Columns hold") and "but for a few cells" in message:

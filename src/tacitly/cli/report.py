@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tacitly.cli import console, reading
 from tacitly.cli.console import Model, say
-
-if TYPE_CHECKING:
-    from tacitly.data.cohort import Cohort
-    from tacitly.data.source import Source
 
 
 def report(
@@ -43,20 +39,7 @@ def report(
         return
     fitted = console.with_heads(model)
     with console.status("comparing with models that share nothing"):
-        cohort = _rows(fitted, reading.opened(table, user or fitted.user_column_, separator, decimal, missing), user)
+        source = reading.opened(table, user or fitted.user_column_, separator, decimal, missing)
+        cohort = reading.rows_as_fitted(fitted, source, user)
         written(model, target, rows=cohort, audit=said, name=name)
     say(f"report: {target} (PRIVATE edition: computed from people's rows, do not publish)")
-
-
-def _rows(fitted: Any, source: Source, user: str | None) -> Cohort:
-    """Read the table as the model's fit did; text labels become their positions."""
-    column, target = user or fitted.user_column_, fitted.target_name_
-    if column is None or target is None:
-        raise ValueError("the model does not state which column contains the users. Give --user.")
-    classes = getattr(fitted, "classes", None) or ()
-    labels = tuple(classes) if classes and isinstance(classes[0], str) else ()
-    schema = fitted._schema if hasattr(fitted, "_schema") else None
-    features = list(fitted.feature_names_in_ if schema is None else schema.names)
-    declared = None if schema is None else schema.to_dict()["columns"]
-    columns = reading.Columns(column, target, [str(name) for name in features], (), labels)
-    return reading.read_cohort(source, columns, declared, drop_missing=False, folder=None)

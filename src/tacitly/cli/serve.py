@@ -15,6 +15,7 @@ from tacitly.cli.method_options import Chosen, MethodCommand
 from tacitly.methods import REGISTRY
 from tacitly.methods.registry import REQUIRED
 
+_SILENT = 8.0  # seconds: a site that does not compute asks for work at least every four
 _NOT_SETTINGS = ("folder", "status", "as_json", "page")
 
 
@@ -47,10 +48,12 @@ def serve(
     page: Annotated[int | None, typer.Option(help="Port of a live status page, on this machine only.")] = None,
 ) -> None:
     """Coordinate a fit across sites that keep their rows; run again to resume."""
-    from tacitly.deployment.settings import Settings, Status
+    from tacitly.deployment.settings import Settings
 
     if status or as_json:
-        now = Status(folder).read()
+        from tacitly.deployment.serve import current_status
+
+        now = current_status(folder)
         if as_json:
             say(json.dumps(now))
         else:
@@ -165,22 +168,36 @@ def in_words(status: dict[str, Any]) -> dict[str, str]:
 
     >>> in_words({"state": "running", "releases": 3, "planned": 5, "sites": {"north": "here", "south": "not here"}})
     {'state': 'running', 'sites': 'north: here; south: not here', 'releases': '3 of 5'}
+    >>> in_words({"state": "running", "sites": {"north": "here"}, "heard": {"north": 31.4}})["sites"]
+    'north: last heard 31 s ago'
     """
     from tacitly.deployment.settings import seconds_left
 
     left, total = seconds_left(status), status.get("epsilon")
     told = {
         "state": status["state"],
-        "sites": "; ".join(f"{name}: {where}" for name, where in status.get("sites", {}).items()),
+        "sites": "; ".join(
+            f"{name}: {_where(where, status.get('heard', {}).get(name))}"
+            for name, where in status.get("sites", {}).items()
+        ),
         "users": status.get("users"),
         "releases": _of(status.get("releases"), status.get("planned")),
         "time left": None if left is None else f"about {left / 60:.0f} minutes" if left > 90 else f"about {left:.0f} s",
         "ε spent": None if status.get("spent") is None else _of(f"{status['spent']:.3g}", total),
+        "not counted": "; ".join(status.get("not_counted", ())),
         "nodes": status.get("nodes"),
         "silent": _silent(status),
         "last error": status.get("last_error"),
     }
     return {name: str(value) for name, value in told.items() if value not in (None, "")}
+
+
+def _where(where: str, age: float | None) -> str:
+    """Return whether a site is here; if it was silent for longer than a site that is here is, since when."""
+    if age is None or age <= _SILENT:
+        return where
+    ago = f"{age:.0f} s" if age < 100 else f"{age / 60:.0f} min"
+    return f"last heard {ago} ago" if where == "here" else f"{where} (last heard {ago} ago)"
 
 
 def _of(done: Any, total: Any) -> str | None:

@@ -33,9 +33,9 @@ def verify(
     from tacitly.privacy.ledger import Ledger
     from tacitly.privacy.verification import verify as check
 
-    for name in ("certificate.json", "billboard.safetensors"):
-        if not (model / name).is_file():
-            raise ValueError(f"{model} is not a model folder: {name} is missing.")
+    for names in (("certificate.json",), ("billboard.safetensors", "evaluation.json")):
+        if not any((model / name).is_file() for name in names):
+            raise ValueError(f"{model} is not a model folder: {names[0]} is missing.")
     if ledger is not None and not ledger.is_file():
         raise ValueError(f"there is no ledger at {ledger}.")
     text = (model / "certificate.json").read_text(encoding="utf-8")

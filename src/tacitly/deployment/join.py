@@ -23,7 +23,7 @@ from tacitly.heads.base import HeadWork
 from tacitly.methods import REGISTRY
 from tacitly.portable import write_private
 from tacitly.privacy.accounting import mu_of
-from tacitly.privacy.guarantee import Adjacency, Budget, GaussianEvent, Sensitivity
+from tacitly.privacy.guarantee import Adjacency, Budget, Event, GaussianEvent, SelectionEvent, Sensitivity, Unit
 from tacitly.privacy.ledger import BudgetExceeded, Ledger
 
 _TRUST = ("central", "node", "secure")
@@ -107,6 +107,7 @@ def asked_for(invitation: dict[str, Any]) -> Budget:
         epsilon=float(invitation["epsilon"]),
         delta=float(invitation["delta"]),
         adjacency=Adjacency(invitation["adjacency"]),
+        unit=Unit(invitation.get("unit", "user")),
     )
 
 
@@ -137,7 +138,7 @@ def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) 
         begun = any(row.run.startswith(f"{invitation['run']}/") for row in ledger.releases())
         if standing.adjacency == asked.adjacency and not begun:
             try:
-                ledger.afford([_whole(asked)], "the run")
+                ledger.afford([whole(asked)], "the run")
             except BudgetExceeded:
                 raise ValueError(
                     f"the run asks for ε = {asked.epsilon:g}; this site's ceiling is ε = {standing.epsilon:g}, and "
@@ -146,9 +147,11 @@ def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) 
     return standing
 
 
-def _whole(asked: Budget) -> GaussianEvent:
+def whole(asked: Budget) -> Event:
     """Return one release that costs as much as the whole run."""
-    sensitivity = Sensitivity.of_clip(1.0)
+    if asked.delta == 0.0:
+        return SelectionEvent.of_epsilon(asked.epsilon, asked.adjacency)
+    sensitivity = Sensitivity.of_clip(1.0, unit=asked.unit)
     distance = sensitivity.zero_out if asked.adjacency is Adjacency.ZERO_OUT else sensitivity.replace_one
     return GaussianEvent(sigma=distance / mu_of(asked.epsilon, asked.delta), sensitivity=sensitivity)
 
@@ -195,14 +198,16 @@ def join(
     ceiling: Budget | None = None,
     trust: str | None = None,
     patience: float = 60.0,
+    agreed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer a coordinator until it says that the run is over."""
+    """Answer a coordinator until it says that the run is over; ``agreed`` is called before the first answer."""
     check_flower()
     from tacitly.federation.flower.fleet import stay
 
     node = open_node(folder, invitation, ceiling=ceiling, trust=trust)
     for line in terms(folder, invitation):
         say(f"{node.name}: {line}")
+    agreed()
     _warm(node, invitation.get("learns", {}), say)
     say(f"{node.name}: waiting for {invitation['server']} (Ctrl-C stops; run the same command again to continue)")
     count, over, goodbye = 0, False, farewell(str(invitation["run"]))

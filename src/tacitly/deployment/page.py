@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tacitly.deployment.serve import current_status
 
 _LOOKING = 3.0  # seconds: an open page sends a request every second
 
@@ -25,9 +28,9 @@ dd { margin: 0 } .bar, .bar div { height: .7rem; border-radius: .35rem } .bar { 
 <div class="bar"><div id="done"></div></div>
 <dl id="facts"></dl>
 <script>
-const label = {sites: "sites", release: "latest release", releases: "releases", left: "time left", rounds: "rounds",
-  nodes: "nodes",
-  users: "users on the roster", spent: "ε spent", verdicts: "answers, by verdict",
+const label = {sites: "sites", heard: "last heard", release: "latest release", releases: "releases", left: "time left",
+  rounds: "rounds", nodes: "nodes",
+  users: "users on the roster", spent: "ε spent", not_counted: "not counted", verdicts: "answers, by verdict",
   silent: "silent in the last round", last_error: "last error",
   updated: "updated"};
 async function show() {
@@ -36,6 +39,8 @@ async function show() {
   const share = status.planned ? (status.releases || 0) / status.planned : 0;
   document.getElementById("done").style.width = 100 * share + "%";
   const shown = {...status, silent: (status.last_round || {}).silent};
+  if (status.heard && status.state !== "finished")
+    shown.heard = Object.entries(status.heard).map(([site, ago]) => site + " " + Math.round(ago) + " s ago");
   if (status.planned) shown.releases = (status.releases || 0) + " of " + status.planned;
   if (status.spent != null) shown.spent = status.spent.toFixed(3) + (status.epsilon ? " of " + status.epsilon : "");
   const began = status.began, more = began ? (status.releases || 0) - began.releases : 0;
@@ -90,9 +95,7 @@ def page(folder: Path, port: int) -> Iterator[str]:
                 self._send(_PAGE.encode(), "text/html; charset=utf-8")
             elif self.path == "/status.json":
                 asked.append(time.monotonic())
-                status = folder / "status.json"
-                text = status.read_bytes() if status.exists() else b'{"state": "not started"}'
-                self._send(text, "application/json")
+                self._send(json.dumps(current_status(folder)).encode(), "application/json")
             else:
                 self.send_error(404)
 

@@ -26,8 +26,9 @@ from typing import IO, Any, NoReturn
 
 from tacitly import portable
 from tacitly.deployment.settings import INVITATION, Settings, Status, write_whole
+from tacitly.federation.flower.card import Card
 from tacitly.federation.flower.keys import make_certificates, make_signing_key
-from tacitly.federation.flower.link import SECRET_HEADER
+from tacitly.federation.flower.link import HEARD, SECRET_HEADER, Signs
 from tacitly.federation.flower.version import check_flower
 from tacitly.portable import write_private
 
@@ -73,6 +74,7 @@ def prepare(folder: Path, settings: Settings) -> None:
         "epsilon": str(settings.epsilon),
         "delta": settings.delta,
         "adjacency": settings.adjacency,
+        "unit": str(settings.unit),
         "run": settings.run,
         "learns": settings.learns,
         "mask_keys": {card.name: card.mask_key for card in settings.cards},
@@ -236,10 +238,33 @@ def _memory(folder: Path) -> Path:
     """
     if not _MEMORY.is_dir():
         raise RuntimeError(f"{_MEMORY} does not exist: sums without noise would be written to a disk.")
-    secret = (folder / "control.key").read_bytes()
-    place = _MEMORY / f"tacitly-{hashlib.sha256(secret).hexdigest()[:32]}"  # a name that cannot be guessed
+    place = _place(folder)
     place.mkdir(mode=0o700, exist_ok=True)
     return place
+
+
+def _place(folder: Path) -> Path:
+    """Return where :func:`_memory` is: a name that cannot be guessed."""
+    secret = (folder / "control.key").read_bytes()
+    return _MEMORY / f"tacitly-{hashlib.sha256(secret).hexdigest()[:32]}"
+
+
+def current_status(folder: Path) -> dict[str, Any]:
+    """Return the coordinator's status, and for each site the seconds since it was last heard."""
+    status = Status(folder).read()
+    if "sites" in status and (folder / "control.key").is_file() and (_place(folder) / _STATE).exists():
+        signs = Signs(_place(folder) / HEARD)
+        ages = {card.name: signs.age(raw_key(card)) for card in Settings.load(folder).cards}
+        status["heard"] = {name: round(age, 1) for name, age in ages.items() if age is not None}
+    return status
+
+
+def raw_key(card: Card) -> bytes:
+    """Return a site's public key as Flower sends it."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    return bytes(public_key_to_bytes(load_ssh_public_key(card.key.encode())))  # type: ignore[arg-type]
 
 
 def _free_port() -> int:
@@ -274,17 +299,15 @@ def _own_control(folder: Path, inner: str) -> Any:
 
 def _register(folder: Path, settings: Settings, inner: str) -> None:
     """Register unknown keys, store every node's id by its name, then admit the nodes."""
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.proto.control_pb2 import RegisterNodeRequest
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     path = folder / "nodes.json"
     known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     with _own_control(folder, inner) as link:
         for card in settings.cards:
             if card.name not in known:
-                key = public_key_to_bytes(load_ssh_public_key(card.key.encode()))  # type: ignore[arg-type]
-                known[card.name] = link.RegisterNode(RegisterNodeRequest(public_key=key, name=card.name)).node_id
+                asked = RegisterNodeRequest(public_key=raw_key(card), name=card.name)
+                known[card.name] = link.RegisterNode(asked).node_id
                 write_whole(path, json.dumps(known))
     (_memory(folder) / _READY).touch()
 

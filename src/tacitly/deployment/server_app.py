@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+from tacitly.deployment.other_federations import NOT_COUNTED, other_federations
 from tacitly.deployment.settings import Groups, Settings, Status, farewell
 from tacitly.federation.flower.fleet import MESSAGE_TYPE, from_content, to_content
 from tacitly.federation.flower.keys import signed
@@ -179,7 +180,9 @@ def coordinate(folder: Path, transport: Any, goodbye: Callable[[], None] = lambd
             on_round=status.round,
         )
         model = settings.model(ledger, population)
-        status.change(planned=settings.planned(model), users=population.n_users)
+        others = other_federations(folder, settings)
+        model.account_notes = (NOT_COUNTED, *others)
+        status.change(planned=settings.planned(model), users=population.n_users, not_counted=others)
         try:
             model.fit(on_release=released)
             save(model, out)

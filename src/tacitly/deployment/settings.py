@@ -93,8 +93,12 @@ class Settings:
 
     @property
     def _budget(self) -> Budget:
-        unit = Unit.ROW if self._option("unit") in ("observation", "row") else Unit.USER
-        return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=unit)
+        return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency(self.adjacency), unit=self.unit)
+
+    @property
+    def unit(self) -> Unit:
+        """Whose data one unit of privacy is."""
+        return Unit.ROW if self._option("unit") in ("observation", "row") else Unit.USER
 
     def _option(self, name: str | None) -> Any:
         """Return the value of an option, or its default; None if the method has no such option."""

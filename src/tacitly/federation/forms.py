@@ -17,14 +17,22 @@ from tacitly.federation.query import Query, widest
 from tacitly.federation.statistics import Statistics
 from tacitly.simd.lazy_njit import MANY
 
+_WORK = 1e9
+"""Users times the third power of features from which on compiled kernels are used, for however few users: array
+operations would take minutes, and compiling takes half a minute, once on a machine."""
 _AT_ONCE = 16  # users in a batch of a node: public, because last bits may depend on the shape of a batch
 _NUMBERS = 1 << 22  # in an array with a row for each user of such a batch: 32 MiB
 
 
 def form_of(query: Query, n_users: int, n_features: int) -> Query:
-    """Return the form for this number of users, if it agrees with the definition. The choice uses public sizes only."""
-    if query.statistics is not None and n_users >= MANY:
-        return OfStatistics(query, query.statistics)
+    """Return the form for this number of users, if it agrees with the definition. The choice uses public sizes only.
+
+    Statistics that are kept are for queries that compute matrices over all features for every user.
+    """
+    statistics = query.statistics
+    wide = n_users * float(n_features) ** 3 >= _WORK
+    if statistics is not None and (n_users >= MANY or (wide and statistics.kept)):
+        return OfStatistics(query, statistics)
     return query.form_for(n_users, n_features)
 
 

@@ -35,6 +35,7 @@ from tacitly.federation.local import LocalPopulation
 from tacitly.methods.conventions import Conventions, not_fitted
 from tacitly.methods.copies import Copies, name_of_copy
 from tacitly.methods.parameters import PrivacyParameters
+from tacitly.methods.progress import fit_progress
 from tacitly.privacy.account import record, totals
 from tacitly.privacy.certificate import NOT_COVERED, Certificate, large_delta
 from tacitly.privacy.guarantee import Adjacency, Budget, Event, LargeDeltaWarning, UncertifiedWarning, Unit
@@ -133,7 +134,8 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
         users
             The id of the user each row belongs to.
         on_release
-            Called with the name of each completed release (for progress bars).
+            Called with the name of each completed release. Without it, a line on standard error shows the progress of
+            a long fit.
         """
         source, budget, procedure = self._prepare(X, y, users)
         population = self._placed(source, procedure)
@@ -152,8 +154,8 @@ class PrivateModel(Fitted, PrivacyParameters, Conventions):
     def _watching(
         self, budget: Budget, events: Sequence[Event], on_release: Callable[[str], None] | None
     ) -> AbstractContextManager[Callable[[str], None] | None]:
-        """Return what is told of each release while it is open: here, whom the caller named."""
-        return nullcontext(on_release)
+        """Return what is told of each release while it is open: whom the caller named, else a line of progress."""
+        return fit_progress(budget, events) if on_release is None else nullcontext(on_release)
 
     def planned_releases(self, cohort: Cohort | None = None) -> int:
         """Return how many releases ``fit(cohort)`` will make; pass None if the engine has the rows."""

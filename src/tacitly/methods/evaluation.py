@@ -18,9 +18,13 @@ number of models.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -35,15 +39,26 @@ from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
+from tacitly.privacy.account import record, totals
 from tacitly.privacy.calibration import Phase, Plan
-from tacitly.privacy.guarantee import Adjacency, Budget, Event, SelectionEvent, positive
+from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.guarantee import Adjacency, Budget, Event, GaussianEvent, SelectionEvent, positive
 from tacitly.privacy.ledger import Ledger, Run
 from tacitly.privacy.people import People
+from tacitly.privacy.signing import signed
 
 if TYPE_CHECKING:  # models know how they are evaluated
     from tacitly.methods.base import PrivateModel
 
 _NORMAL_95 = 1.959963984540054
+FILE = "evaluation.json"
+"""The result, in the folder of an evaluation; ``certificate.json`` is beside it."""
+
+_TRUST = (
+    "central: whoever runs this process holds the rows and the personal models, and adds the noise; everybody else "
+    "sees the mean loss only."
+)
+_UNREADABLE = "a user without a usable row counts with the largest loss"
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,9 @@ class Evaluation:
     run: str
     measure: str  # what the loss is, in words
     charged: bool  # whether an account adds it to what these users have spent
+    bound: float = 1.0
+    model: str | None = None  # SHA-256 of the model's billboard, if the model was saved
+    certificate: Certificate | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return (
@@ -103,6 +121,20 @@ class Evaluation:
             f"ε = {self.epsilon:g}, δ = {self.delta:g} ({self.adjacency}), run {self.run!r}"
             + ("" if self.charged else ", charged to no account (pass ledger=… to charge one)")
         )
+
+    def to_json(self) -> str:
+        """Return the result as JSON, without the certificate, which holds the SHA-256 of this text."""
+        numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "certificate"}
+        return json.dumps(numbers, indent=2, ensure_ascii=False) + "\n"
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``evaluation.json`` and ``certificate.json`` to a new folder, for ``tacitly verify``."""
+        target = Path(folder)
+        assert self.certificate is not None
+        target.mkdir(parents=True)
+        (target / FILE).write_text(self.to_json(), encoding="utf-8")
+        (target / "certificate.json").write_text(self.certificate.to_json(), encoding="utf-8")
+        return target
 
 
 def evaluate(
@@ -122,17 +154,15 @@ def evaluate(
     ``ledger`` is the account to debit, by default the model's own. Without an account, no certificate includes the
     cost.
     """
-    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(model.adjacency))
-    event = Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
+    budget, event = planned(model, epsilon, delta)
     population = _losses([model], X, y, users, bound)
     account = ledger or model.ledger
     run = _opened(account, f"{model.run} evaluation", budget, [event], population)
     total = float(_behind_the_door(population, run).release(_MeanLoss(), event, "mean loss")[0])
-    run.finish()
     n, most = population.n_users, 1.0 if bound is None or _classifies(model) else bound
     mean = min(1.0, max(0.0, total / n))
-    spread = _NORMAL_95 * math.sqrt((event.sigma / n) ** 2 + max(mean * (1 - mean), 1 / n) / n)
-    return Evaluation(
+    spread = math.hypot(noise_of(event, n), _NORMAL_95 * math.sqrt(max(mean * (1 - mean), 1 / n) / n))
+    found = Evaluation(
         loss=most * mean,
         low=most * max(0.0, mean - spread),
         high=most * min(1.0, mean + spread),
@@ -143,7 +173,35 @@ def evaluate(
         run=run.name,
         measure="share of wrong classes" if _classifies(model) else "mean absolute error",
         charged=account is not None,
+        bound=most,
+        model=model.certificate_.billboard_sha256,
     )
+    certificate = Certificate(
+        algorithm=f"evaluation of {type(model).__name__}",
+        mode="certified",
+        budget=budget,
+        releases=tuple(run.releases),
+        n_users=n,
+        trust=_TRUST,
+        notes=(_UNREADABLE, *model.account_notes),
+        files={FILE: hashlib.sha256(found.to_json().encode()).hexdigest()},
+        account=None if account is None else totals(account, budget),
+    )
+    if account is not None:
+        certificate = record(certificate, account, run.name)
+    run.finish()
+    return replace(found, certificate=signed(certificate))
+
+
+def planned(model: PrivateModel, epsilon: float, delta: float) -> tuple[Budget, GaussianEvent]:
+    """Return the budget of an evaluation, and the event of its only release."""
+    budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(model.adjacency))
+    return budget, Plan(budget, [Phase(name="evaluation", share=1.0)]).event("evaluation", clip=1.0, acute=True)
+
+
+def noise_of(event: GaussianEvent, n_users: int) -> float:
+    """Return how far the privacy noise moves a mean loss in [0, 1], in 95 % of evaluations."""
+    return _NORMAL_95 * event.sigma / n_users
 
 
 def choose(

@@ -279,12 +279,13 @@ class Certificate:
 
     def totals(self) -> str:
         """Return the cost of this model, and the total cost of everything on its account."""
+        what = "this evaluation" if self.algorithm.startswith("evaluation") else "this model"
         if self.account is None:
-            return f"this model: {shown(self.epsilon)}; no account adds up other runs on the same people"
+            return f"{what}: {shown(self.epsilon)}; no account adds up other runs on the same people"
         account = self.account
         adjacency, delta = account["adjacency"], float(account["delta"])
         own = self.epsilon if adjacency == self.adjacency and delta == self.delta else self.epsilon_at(delta, adjacency)
-        text = f"this model: {shown(own)}; everything on this account: {shown(float(account['epsilon']))}"
+        text = f"{what}: {shown(own)}; everything on this account: {shown(float(account['epsilon']))}"
         if account["renews"] is not None:
             text += f", of it in {account['period']}: {shown(float(account['period_epsilon']))}"
         if account["ceiling"] is not None:

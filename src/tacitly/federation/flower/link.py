@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import binascii
 import contextlib
+import hashlib
 import hmac
 import sys
+import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -28,6 +30,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SECRET_HEADER = "x-tacitly-control"
 NODE_HEADER = "flwr-public-key"
+HEARD = "heard"
+"""Folder beside the ready file, with a file for each node that was heard."""
 _FLEET = frozenset(
     f"/v1/fleet/{name}"
     for name in (
@@ -45,6 +49,7 @@ _REQUEST = 6 << 20  # maximum bytes of a request: Flower divides longer content 
 _WRONG, _NOT_FOUND, _NO_LENGTH, _TOO_LONG, _FORBIDDEN, _TOO_SLOW, _NOT_YET = 400, 404, 411, 413, 403, 408, 503
 _BODY_SECONDS = 60.0  # for the whole body of a request to arrive
 _START, _WORK = "/v1/control/start-run", "/v1/runtime/acquire-task"
+_OFTEN = 1.0  # seconds between two notes of the same node
 _LAST_SECONDS = 1  # for requests that are held back when the program ends
 _HOLD = 10.0  # seconds until Flower's executor is told that there is nothing to start: below its timeout of 30 s
 
@@ -57,11 +62,17 @@ class Outside:
     holds no lock until its body has arrived; then pushes under one key are processed one at a time, so that concurrent
     requests, forged or not, cannot pass the limit before they are counted. Until ``ready`` returns true (all keys are
     registered), every request is answered with "service unavailable", because a node that Flower does not know would
-    give up.
+    give up. ``heard`` is told the key of each node whose request was accepted.
     """
 
-    def __init__(self, app: App, most: int, ready: Callable[[], bool] = lambda: True) -> None:
-        self._app, self._most, self._ready = app, most, ready
+    def __init__(
+        self,
+        app: App,
+        most: int,
+        ready: Callable[[], bool] = lambda: True,
+        heard: Callable[[bytes], None] = lambda key: None,
+    ) -> None:
+        self._app, self._most, self._ready, self._heard = app, most, ready, heard
         self._left: dict[bytes, int] = {}
         self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
@@ -93,6 +104,7 @@ class Outside:
         async def watched(message: Scope) -> None:
             # Before the response is sent: the node's next request may arrive before this call has returned.
             if message["type"] == "http.response.start" and 200 <= message["status"] < 300:
+                self._heard(node)
                 if pushes:
                     self._left[node] = self._allowed(node) - size
                 elif scope["path"].endswith("push-messages"):
@@ -112,6 +124,41 @@ class Outside:
     def _allowed(self, node: bytes) -> int:
         # A node that announced a message before this process started may still push it.
         return self._left.get(node, self._most)
+
+
+class Signs:
+    """When each node was last heard, as the times of files in a folder: for the coordinator's status.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     signs = Signs(Path(folder))
+    ...     signs.heard(b"north")
+    ...     round(signs.age(b"north")), signs.age(b"south")
+    (0, None)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._noted: dict[bytes, float] = {}
+
+    def heard(self, key: bytes) -> None:
+        """Note that a request of the node with this key was accepted."""
+        now = time.monotonic()
+        if now - self._noted.get(key, -_OFTEN) >= _OFTEN:
+            self._noted[key] = now
+            self._folder.mkdir(exist_ok=True)
+            self.file(key).touch()
+
+    def age(self, key: bytes) -> float | None:
+        """Return the seconds since a node was last heard; None if it was not."""
+        try:
+            return max(0.0, time.time() - self.file(key).stat().st_mtime)
+        except FileNotFoundError:
+            return None
+
+    def file(self, key: bytes) -> Path:
+        """Return the file whose time is when a node was last heard."""
+        return self._folder / hashlib.sha256(key).hexdigest()
 
 
 class Inside:
@@ -225,7 +272,8 @@ async def _serve(app: App, config: Any, outside: str, most: int, secret: bytes, 
             Inside(app, secret), host=config.host, port=config.port, timeout_graceful_shutdown=_LAST_SECONDS, **shared
         )
     )
-    outer = Quiet(uvicorn.Config(Outside(app, most, ready.exists), host=host, port=int(port), lifespan="off", **shared))
+    nodes_app = Outside(app, most, ready.exists, Signs(ready.with_name(HEARD)).heard)
+    outer = Quiet(uvicorn.Config(nodes_app, host=host, port=int(port), lifespan="off", **shared))
     nodes = asyncio.create_task(outer.serve())
     try:
         await inner.serve()

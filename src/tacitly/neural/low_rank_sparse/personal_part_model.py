@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,14 +33,13 @@ from tacitly.neural.engine.bound import update_bound
 from tacitly.neural.engine.executor import Executor
 from tacitly.neural.engine.local_training import LocalTraining
 from tacitly.neural.engine.one_process import check_engine
-from tacitly.neural.engine.progress import Progress
 from tacitly.neural.engine.query import BodyUpdate
 from tacitly.neural.engine.rehearsal import rehearse
 from tacitly.neural.low_rank_sparse.network import Network
 from tacitly.neural.low_rank_sparse.personal_part import PersonalPartUpdate, SparseUpdate
 from tacitly.neural.low_rank_sparse.tanh_network import TanhNetwork
 from tacitly.privacy.calibration import Phase, Plan
-from tacitly.privacy.guarantee import Budget, Event
+from tacitly.privacy.guarantee import Budget
 
 TRUST = (
     "central: whoever runs this process holds the rows, adds the noise and keeps the personal parts; all others see "
@@ -116,17 +114,6 @@ class PersonalPartModel(PersonalModel[OwnNetwork], PrivateModel, NetworkParamete
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: a regressor."""
         return with_type(super().__sklearn_tags__(), classifies=False)
-
-    @contextmanager
-    def _watching(
-        self, budget: Budget, events: Sequence[Event], on_release: Callable[[str], None] | None
-    ) -> Iterator[Callable[[str], None]]:
-        """Show the progress of a fit on a terminal: what was spent so far and the time left."""
-        progress = Progress(budget, events, on_release)
-        try:
-            yield progress
-        finally:
-            progress.close()
 
     @abstractmethod
     def n_parameters(self) -> int:
