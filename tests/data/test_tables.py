@@ -556,9 +556,13 @@ def test_a_table_streams_into_a_folder_with_far_less_memory_than_it_needs(tmp_pa
         ("who;x\na;1,5E-02\nb;−2,5\n", [0.015, -2.5]),
         ("who;x;y\na;1,5;#DIV/0!\nb;2,5;#NV\n", [1.5, 2.5]),
         ("who;x;;;\na;1,5;;;\nb;2,5;;;\n", [1.5, 2.5]),
+        ('who,x\na,"46,8"\nb,"53,75 €"\nc,"1,125"\nd,7\n', [46.8, 53.75, 1.125, 7.0]),
+        (";Marks;\nwho;x;y\na;1,5;2\nb;2;3\n", [1.5, 2.0]),
+        ("District;;\n;;\n;Marks;\nwho;x;y\na;1,5;2\nb;2;3\n", [1.5, 2.0]),
     ],
     ids=["thousands", "money", "per cent", "spaces", "excel", "comments", "header with #", "title", "bare title",
-         "points", "points and comma", "decimal points", "typographic", "no results", "empty columns"],
+         "points", "points and comma", "decimal points", "typographic", "no results", "empty columns",
+         "quoted decimal commas", "merged header", "title and merged header"],
 )  # fmt: skip
 def test_numbers_and_first_lines_as_programs_and_people_write_them(tmp_path: Path, text: str, value: Any) -> None:
     """Money and per cent were taken for text, without a word; a line before the header for the header."""
