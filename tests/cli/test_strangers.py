@@ -460,3 +460,22 @@ def test_what_is_odd_can_be_seen_before_a_fit_of_seconds_is_over(command: Comman
     assert out.endswith("nothing was spent or written: this was a dry run\n")
     assert not (tmp_path / "model").exists()
     assert not (tmp_path / "l.ledger").exists()
+
+
+def test_tables_of_a_school_are_read_with_a_word_about_what_is_odd(command: Command, tmp_path: Path) -> None:
+    """Totals became users, ids in other letters other people, a column without a name vanished: without a word."""
+    frame = rows().assign(who=lambda frame: frame["who"].map("P{:03d}".format), more=1.5)
+    frame["more"] += np.arange(len(frame)) % 7
+    frame.loc[3, "who"] = "p000"
+    frame.rename(columns={"more": ""}).to_csv(tmp_path / "t.csv", index=False)
+    with (tmp_path / "t.csv").open("a") as file:
+        file.write("Sum,,,123.5,\nMean,,,1.5,\n")
+    code, out, err = command("fit", "t.csv", *FIT, "--dry-run")
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "2 rows with y and no feature. If they are totals below the table, stop here and delete them" in said
+    assert "some ids in column 'who' differ only in capital letters, spaces or zeros in front" in said
+    assert "left out: 1 column without a name in the header" in " ".join(err.split())
+    rows().to_csv(tmp_path / "plain.csv", index=False)
+    code, out, err = command("fit", "plain.csv", *FIT, "--dry-run")
+    assert (code, err, "note" in out) == (0, "", False)
