@@ -479,3 +479,20 @@ def test_tables_of_a_school_are_read_with_a_word_about_what_is_odd(command: Comm
     rows().to_csv(tmp_path / "plain.csv", index=False)
     code, out, err = command("fit", "plain.csv", *FIT, "--dry-run")
     assert (code, err, "note" in out) == (0, "", False)
+
+
+def test_a_head_of_another_fit_is_refused_and_a_missing_target_named(command: Command, tmp_path: Path) -> None:
+    """Two fits on one table have heads of one shape: the other's head was used, and all predictions were wrong."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    rows().head(5).to_csv(tmp_path / "mine.csv", index=False)
+    for name in ("one", "two"):
+        assert command("fit", "t.csv", *FIT, "--no-compare", "--out", name)[0] == 0
+    assert command("publish", "one", "public")[0] == 0
+    assert command("personalize", "public", "mine.csv")[0] == 0
+    assert command("predict", "one", "mine.csv", "--head", "head.json")[0] == 0
+    code, _, err = command("predict", "two", "mine.csv", "--head", "head.json")
+    assert code == 2
+    assert "head.json was fitted for another model. Fit it again: tacitly personalize" in " ".join(err.split())
+    rows().head(5).drop(columns="y").to_csv(tmp_path / "bare.csv", index=False)
+    code, _, err = command("personalize", "one", "bare.csv", "--out", "other.json")
+    assert (code, "has no target column 'y'" in err) == (2, True)
