@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tacitly.data.misfits import misfits
 from tacitly.data.schema import Schema
 from tacitly.data.tables import open_table
 from tacitly.data.validation import DataError
+from tacitly.portable import write_private
 from tacitly.privacy.ledger import LedgerMismatch, RunInUse
 
 __all__ = ["command"]
@@ -496,3 +498,28 @@ def test_a_head_of_another_fit_is_refused_and_a_missing_target_named(command: Co
     rows().head(5).drop(columns="y").to_csv(tmp_path / "bare.csv", index=False)
     code, _, err = command("personalize", "one", "bare.csv", "--out", "other.json")
     assert (code, "has no target column 'y'" in err) == (2, True)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file_and_nothing_is_paid_for_twice(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said "[Errno 28]", did not say that the budget of the fit is not lost, and left an empty file in the way."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tacitly.model_folder, "config_of", full)
+        code, _, err = command("fit", "t.csv", *FIT, "--no-compare", "--ledger", "l.ledger")
+    assert (code, "the disk is full. Make room and run the same command again; nothing is spent" in err) == (2, True)
+    assert not (tmp_path / "model").exists()
+    assert command("fit", "t.csv", *FIT, "--no-compare", "--ledger", "l.ledger")[0] == 0
+    assert "spent ε = 4.00" in command("budget", "show", "l.ledger")[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(tacitly.model_folder.Path, "write_text", full)
+        assert command("publish", "model", "public")[0] == 2
+    assert not (tmp_path / "public").exists()
+    with pytest.raises(TypeError):
+        write_private(tmp_path / "p.csv", "text")  # type: ignore[arg-type]
+    assert not (tmp_path / "p.csv").exists()
