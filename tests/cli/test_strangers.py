@@ -523,3 +523,12 @@ def test_a_full_disk_leaves_no_part_of_a_file_and_nothing_is_paid_for_twice(
     with pytest.raises(TypeError):
         write_private(tmp_path / "p.csv", "text")  # type: ignore[arg-type]
     assert not (tmp_path / "p.csv").exists()
+
+
+def test_parts_of_a_frame_in_different_orders_are_refused() -> None:
+    """Rows are paired by position: a sorted target gave a model of nothing, without a word."""
+    frame = rows(60)
+    model = tacitly.MixedEffects(epsilon=1.0)
+    with pytest.raises(DataError, match=r"the same row labels .* in different orders"):
+        model.fit(frame[["a"]], frame["y"].sort_values(), frame["who"])
+    model.fit(frame[["a"]], frame["y"].set_axis(frame.index + 7), frame["who"])
