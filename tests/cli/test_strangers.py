@@ -532,3 +532,25 @@ def test_parts_of_a_frame_in_different_orders_are_refused() -> None:
     with pytest.raises(DataError, match=r"the same row labels .* in different orders"):
         model.fit(frame[["a"]], frame["y"].sort_values(), frame["who"])
     model.fit(frame[["a"]], frame["y"].set_axis(frame.index + 7), frame["who"])
+
+
+def test_a_regulator_is_told_what_a_check_cannot_show(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped file of a key read as a forged signature; nothing said that any key makes a certificate valid."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    assert command("fit", "t.csv", *FIT, "--no-compare")[0] == 0
+    assert command("publish", "model", "public")[0] == 0
+    assert "not compared with a key" not in command("verify", "model")[1]
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "elsewhere"))
+    code, out, _ = command("verify", "public")
+    assert (code, "not compared with a key: whoever rewrites a certificate can sign it" in out) == (0, True)
+    for words, said in (
+        (("verify", "public", "--key", "nokey"), "--key must be a public key of 64 hexadecimal digits"),
+        (("verify", "public", "--delta", 2), "delta must lie strictly between 0 and 1"),
+        (("verify", "public/certificate.json"), "Expected the folder that contains it"),
+        (("budget", "show", "public"), "this machine does not know the account of public. Give the ledger file"),
+    ):
+        code, out, err = command(*words)
+        assert (code, out) == (2, "")
+        assert said in " ".join(err.split())
