@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from tacitly.model_folder import ModelError
 from tacitly.portable import write_private
 
 
-def save_head(head: Any, path: str | os.PathLike[str]) -> None:
-    """Write one user's head to a file only its owner can read."""
+def save_head(head: Any, path: str | os.PathLike[str], model: Any = None) -> None:
+    """Write one user's head to a file only its owner can read; it states which saved ``model`` it was fitted for."""
     target = Path(path)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another file, or remove it.")
-    write_private(target, (json.dumps(head_content(head)) + "\n").encode())
+    content = head_content(head)
+    if (origin := _origin(model)) is not None:
+        content["model"] = origin
+    write_private(target, (json.dumps(content) + "\n").encode())
 
 
 def head_content(head: Any) -> dict[str, Any]:
@@ -36,10 +40,26 @@ def head_content(head: Any) -> dict[str, Any]:
 
 
 def load_head(path: str | os.PathLike[str], model: Any) -> Any:
-    """Read a head written for ``model``."""
+    """Read a head written for ``model``; raise if it was written for another one, also if that has the same shape."""
+    _check_origin(path, model)
     if hasattr(model, "with_head"):
         return _load_network_head(path, model)
     return _load_posterior(path, model) if isinstance(model, MixedEffects) else _load_weights(path, model)
+
+
+def _origin(model: Any) -> str | None:
+    """Return the hash of a saved model's billboard, which its published copies share; None if it was not saved."""
+    certificate = getattr(model, "certificate_", None)
+    return None if certificate is None else certificate.files.get("billboard.safetensors")
+
+
+def _check_origin(path: str | os.PathLike[str], model: Any) -> None:
+    content = None
+    with suppress(ValueError):  # not JSON: the loaders below say what was expected
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    stated, ours = content.get("model") if isinstance(content, dict) else None, _origin(model)
+    if stated is not None and ours is not None and stated != ours:
+        raise ModelError(f"{path} was fitted for another model. Fit it again: tacitly personalize.")
 
 
 def _load_posterior(path: str | os.PathLike[str], model: MixedEffects) -> Posterior:

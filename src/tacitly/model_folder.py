@@ -14,6 +14,8 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,9 +76,7 @@ def save(
     given = {"purpose": purpose, "curator": curator, "region": region}
     words = {key: value for key, value in given.items() if value is not None}
     heads = _private_as_bytes(model)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with _staged(target) as staging:
         for name, content in public.items():
             (staging / name).write_bytes(content)
         text = model.certify(files=hashes, **words).to_json()
@@ -84,13 +84,22 @@ def save(
         if heads is not None:
             (staging / "private").mkdir(mode=0o700)
             write_private(staging / "private" / "heads.safetensors", heads)
+    model.close()
+    return target
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """Make a folder that becomes ``target`` when it is complete; if writing fails, there is no folder."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        yield staging
         staging.chmod(0o755)
         staging.rename(target)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    model.close()
-    return target
 
 
 def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
@@ -209,10 +218,10 @@ def publish(
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         more: dict[str, Any] = {**words, "files": hashes}
         text = _amended(replace(certificate, **more), ledger).to_json()
-    goal.mkdir(parents=True)
-    for name, content in files.items():
-        (goal / name).write_bytes(content)
-    (goal / "certificate.json").write_text(text, encoding="utf-8")
+    with _staged(goal) as staging:
+        for name, content in files.items():
+            (staging / name).write_bytes(content)
+        (staging / "certificate.json").write_text(text, encoding="utf-8")
     return goal
 
 

@@ -106,9 +106,14 @@ def lock_file(path: Path, *, remove: bool = False) -> FileLock:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a new file that only its owner can read."""
-    with _new_private(path) as file:
-        file.write(data)
+    """Write a new file that only its owner can read; if writing fails, there is no file."""
+    file = _new_private(path)
+    try:
+        with file:
+            file.write(data)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

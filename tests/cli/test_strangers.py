@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tacitly.data.misfits import misfits
 from tacitly.data.schema import Schema
 from tacitly.data.tables import open_table
 from tacitly.data.validation import DataError
+from tacitly.portable import write_private
 from tacitly.privacy.ledger import LedgerMismatch, RunInUse
 
 __all__ = ["command"]
@@ -460,3 +462,95 @@ def test_what_is_odd_can_be_seen_before_a_fit_of_seconds_is_over(command: Comman
     assert out.endswith("nothing was spent or written: this was a dry run\n")
     assert not (tmp_path / "model").exists()
     assert not (tmp_path / "l.ledger").exists()
+
+
+def test_tables_of_a_school_are_read_with_a_word_about_what_is_odd(command: Command, tmp_path: Path) -> None:
+    """Totals became users, ids in other letters other people, a column without a name vanished: without a word."""
+    frame = rows().assign(who=lambda frame: frame["who"].map("P{:03d}".format), more=1.5)
+    frame["more"] += np.arange(len(frame)) % 7
+    frame.loc[3, "who"] = "p000"
+    frame.rename(columns={"more": ""}).to_csv(tmp_path / "t.csv", index=False)
+    with (tmp_path / "t.csv").open("a") as file:
+        file.write("Sum,,,123.5,\nMean,,,1.5,\n")
+    code, out, err = command("fit", "t.csv", *FIT, "--dry-run")
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "2 rows with y and no feature. If they are totals below the table, stop here and delete them" in said
+    assert "some ids in column 'who' differ only in capital letters, spaces or zeros in front" in said
+    assert "left out: 1 column without a name in the header" in " ".join(err.split())
+    rows().to_csv(tmp_path / "plain.csv", index=False)
+    code, out, err = command("fit", "plain.csv", *FIT, "--dry-run")
+    assert (code, err, "note" in out) == (0, "", False)
+
+
+def test_a_head_of_another_fit_is_refused_and_a_missing_target_named(command: Command, tmp_path: Path) -> None:
+    """Two fits on one table have heads of one shape: the other's head was used, and all predictions were wrong."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    rows().head(5).to_csv(tmp_path / "mine.csv", index=False)
+    for name in ("one", "two"):
+        assert command("fit", "t.csv", *FIT, "--no-compare", "--out", name)[0] == 0
+    assert command("publish", "one", "public")[0] == 0
+    assert command("personalize", "public", "mine.csv")[0] == 0
+    assert command("predict", "one", "mine.csv", "--head", "head.json")[0] == 0
+    code, _, err = command("predict", "two", "mine.csv", "--head", "head.json")
+    assert code == 2
+    assert "head.json was fitted for another model. Fit it again: tacitly personalize" in " ".join(err.split())
+    rows().head(5).drop(columns="y").to_csv(tmp_path / "bare.csv", index=False)
+    code, _, err = command("personalize", "one", "bare.csv", "--out", "other.json")
+    assert (code, "has no target column 'y'" in err) == (2, True)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file_and_nothing_is_paid_for_twice(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said "[Errno 28]", did not say that the budget of the fit is not lost, and left an empty file in the way."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tacitly.model_folder, "config_of", full)
+        code, _, err = command("fit", "t.csv", *FIT, "--no-compare", "--ledger", "l.ledger")
+    assert (code, "the disk is full. Make room and run the same command again; nothing is spent" in err) == (2, True)
+    assert not (tmp_path / "model").exists()
+    assert command("fit", "t.csv", *FIT, "--no-compare", "--ledger", "l.ledger")[0] == 0
+    assert "spent ε = 4.00" in command("budget", "show", "l.ledger")[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(tacitly.model_folder.Path, "write_text", full)
+        assert command("publish", "model", "public")[0] == 2
+    assert not (tmp_path / "public").exists()
+    with pytest.raises(TypeError):
+        write_private(tmp_path / "p.csv", "text")  # type: ignore[arg-type]
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_parts_of_a_frame_in_different_orders_are_refused() -> None:
+    """Rows are paired by position: a sorted target gave a model of nothing, without a word."""
+    frame = rows(60)
+    model = tacitly.MixedEffects(epsilon=1.0)
+    with pytest.raises(DataError, match=r"the same row labels .* in different orders"):
+        model.fit(frame[["a"]], frame["y"].sort_values(), frame["who"])
+    model.fit(frame[["a"]], frame["y"].set_axis(frame.index + 7), frame["who"])
+
+
+def test_a_regulator_is_told_what_a_check_cannot_show(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped file of a key read as a forged signature; nothing said that any key makes a certificate valid."""
+    rows().to_csv(tmp_path / "t.csv", index=False)
+    assert command("fit", "t.csv", *FIT, "--no-compare")[0] == 0
+    assert command("publish", "model", "public")[0] == 0
+    assert "not compared with a key" not in command("verify", "model")[1]
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "elsewhere"))
+    code, out, _ = command("verify", "public")
+    assert (code, "not compared with a key: whoever rewrites a certificate can sign it" in out) == (0, True)
+    for words, said in (
+        (("verify", "public", "--key", "nokey"), "--key must be a public key of 64 hexadecimal digits"),
+        (("verify", "public", "--delta", 2), "delta must lie strictly between 0 and 1"),
+        (("verify", "public/certificate.json"), "Expected the folder that contains it"),
+        (("budget", "show", "public"), "this machine does not know the account of public. Give the ledger file"),
+    ):
+        code, out, err = command(*words)
+        assert (code, out) == (2, "")
+        assert said in " ".join(err.split())

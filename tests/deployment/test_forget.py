@@ -88,6 +88,14 @@ def test_a_site_forgets_rows_head_and_count(tmp_path: Path) -> None:
         assert "patient-3" not in heads["users"]
 
 
+def test_nothing_is_removed_if_a_later_folder_is_wrong(tmp_path: Path) -> None:
+    """The head was removed, the command failed at the next folder, and a second try said: this user has no head."""
+    Cohort.from_arrays(DATA.X, DATA.y, IDS).save(tmp_path / "rows")
+    done = CliRunner().invoke(app, ["forget", "patient-5", str(tmp_path / "rows"), str(tmp_path / "typo")])
+    assert "Nothing was removed" in str(done.exception)
+    assert Cohort.open(tmp_path / "rows").n_users == 60
+
+
 def test_another_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a model folder"):
         forget("7", tmp_path)

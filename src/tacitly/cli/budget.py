@@ -172,6 +172,8 @@ def _opened(ledger: Path) -> Ledger:
     from tacitly.privacy.ledger import Ledger
 
     found = _of_model(ledger) or ledger
+    if found.is_dir():
+        raise ValueError(f"this machine does not know the account of {found}. Give the ledger file.")
     if not found.is_file():
         raise ValueError(f"there is no ledger at {found}. 'tacitly budget list' shows the accounts of this machine.")
     return Ledger(found)

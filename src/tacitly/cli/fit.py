@@ -184,6 +184,7 @@ def _read(
                 source, columns, schema, drop_missing=drop_missing, folder=folder, progress=progress, method=method
             )
         reading.describe(cohort)
+        reading.point_out_twins(cohort, columns.user)
         reading.point_out_ids(source, columns)
         return cohort
     cohort = Cohort.open(folder)

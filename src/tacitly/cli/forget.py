@@ -19,7 +19,7 @@ def forget(
 
     if not any(folder.exists() for folder in folders) and Path(user).is_dir():
         raise ValueError(f"the user's id must come first, then folders: tacitly forget {folders[0]!s:.40} {user}")
-    lines = [line for folder in folders for line in remove(user, folder)]
+    lines = remove(user, *folders)
     for line in lines:
         say(line)
     if not any(": removed " in line for line in lines):

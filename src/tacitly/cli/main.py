@@ -6,6 +6,7 @@ privacy budget is not sufficient; 130 interrupted (run the same command again to
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -126,6 +127,9 @@ def _plain_warning(
 
 def _without_number(error: OSError) -> str:
     """Return the reason of a file error in words, without the system's error number."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{where}the disk is full. Make room and run the same command again; nothing is spent twice."
     if error.strerror is None or not isinstance(error.filename, str | bytes | os.PathLike):
         return str(error)
     path = Path(os.fsdecode(error.filename))

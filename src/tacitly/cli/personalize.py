@@ -23,6 +23,7 @@ def personalize(
     decimal: reading.Decimal = None,
 ) -> None:
     """Fit a head for a new user from that user's own rows. Spends no budget; works on a published model."""
+    from tacitly.data.grouping import no_such_column
     from tacitly.head_file import save_head
 
     fitted = with_heads(model)
@@ -30,9 +31,11 @@ def personalize(
     if column is None:
         raise ValueError("which column is the target? Give --target COLUMN.")
     source = reading.opened(table, user or fitted.user_column_, separator, decimal, missing)
+    if column not in source.types:
+        raise ValueError(no_such_column(source, "target", column))
     X, y = _own_rows(fitted, source, column, user, only)
     check_new(out)
-    save_head(fitted.personalize(X, y), out)
+    save_head(fitted.personalize(X, y), out, fitted)
     say(f"head from {len(X)} row{'s' * (len(X) > 1)}: {out} (private; use it with 'tacitly predict --head {out}')")
 
 

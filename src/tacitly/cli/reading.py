@@ -253,12 +253,35 @@ def _lacks_target_range(values: dict[str, Any]) -> bool:
 
 
 def point_out_ids(source: Source, columns: Columns) -> None:
-    """Report the columns that look like ids or free text."""
+    """Report the columns that look like ids or free text, and rows that look like totals."""
+    from tacitly.data.misfits import totals
     from tacitly.data.selection import id_like
+    from tacitly.data.validation import rows_in_words
 
-    found = id_like(source, columns.user, features_of(source, columns))
+    names = features_of(source, columns)
+    if count := totals(source, names, columns.target):
+        say(
+            wrapped(
+                f"note: {rows_in_words(count)} with {columns.target} and no feature. If they are totals below the "
+                "table, stop here and delete them: each counts as a user."
+            )
+        )
+    found = id_like(source, columns.user, names)
     for name, reason in found.items():
         say(wrapped(f"note: column {name!r} {reason}. If it is an id or prose, stop here and add --exclude {name}."))
+
+
+def point_out_twins(cohort: Cohort, user: str) -> None:
+    """Report that some ids differ only in how they are written."""
+    from tacitly.data.user_ids import same_but_for_writing
+
+    if same_but_for_writing(cohort.users):
+        say(
+            wrapped(
+                f"note: some ids in column {user!r} differ only in capital letters, spaces or zeros in front. If they "
+                "are the same people, stop here and write them alike: as they are, each is a user of its own."
+            )
+        )
 
 
 def point_out_misfits(source: Source, columns: Columns, cohort: Cohort, loss: str | None) -> None:

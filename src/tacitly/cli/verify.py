@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,8 @@ def verify(
     from tacitly.privacy.ledger import Ledger
     from tacitly.privacy.verification import verify as check
 
+    if model.is_file():
+        raise ValueError(f"{model} is a file. Expected the folder that contains it: the certificate covers its files.")
     for names in (("certificate.json",), ("billboard.safetensors", "evaluation.json")):
         if not any((model / name).is_file() for name in names):
             raise ValueError(f"{model} is not a model folder: {names[0]} is missing.")
@@ -44,7 +47,8 @@ def verify(
     except (ValueError, RecursionError):
         stated = None  # the verdict reports what is wrong with it
     place = ledger or (None if stated is None else account_of(stated))
-    wanted = None if key is None else Path(key).read_text("utf-8").strip() if Path(key).is_file() else key
+    wanted = None if key is None else _public_key(key)
+    also = None if delta is None or stated is None else stated.epsilon_at(delta)
     verdict = check(
         text,
         files=None if stated is None else public_files(model, stated),
@@ -57,11 +61,23 @@ def verify(
     say(str(verdict))
     if place is None:
         say("not compared with a ledger: this machine does not know it (give --ledger)")
-    if delta is not None and stated is not None:
-        say(f"ε = {stated.epsilon_at(delta):.6g} at δ = {delta:g} ({stated.adjacency})")
+    if place is None and key is None:
+        say(
+            "not compared with a key: whoever rewrites a certificate can sign it (give --key, the curator's public key)"
+        )
+    if also is not None and stated is not None:
+        say(f"ε = {also:.6g} at δ = {delta:g} ({stated.adjacency})")
     say(wrapped(_conclusion(verdict, stated)))
     if not verdict.ok:
         raise typer.Exit(1)
+
+
+def _public_key(text: str) -> str:
+    """Return the key that ``--key`` gives, or the content of the file that it names."""
+    key = Path(text).read_text("utf-8").strip() if Path(text).is_file() else text
+    if not re.fullmatch("[0-9a-fA-F]{64}", key):
+        raise ValueError(f"--key must be a public key of 64 hexadecimal digits, or a file with one. Found {text!r}.")
+    return key.lower()
 
 
 def _conclusion(verdict: Verdict, stated: Certificate | None) -> str:

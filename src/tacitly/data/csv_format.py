@@ -50,7 +50,8 @@ class CsvFormat:
     commas, points separate thousands (``grouped``: some cells do), except in columns that write decimals with a point
     (``pointed``). ``skipped`` is the number of lines before the header: comments, a title, or the line in which Excel
     writes the separator. ``pure`` is False if the file has, or may have, bytes that are not valid in its encoding; each
-    such byte is read as its number.
+    such byte is read as its number. ``nameless`` is the number of columns, after the first, that hold something but
+    have no name in the header; they are left out.
     """
 
     separator: str | None = None
@@ -60,6 +61,7 @@ class CsvFormat:
     pure: bool = False
     grouped: bool = False
     pointed: frozenset[str] = frozenset()
+    nameless: int = 0
 
     def __post_init__(self) -> None:
         if self.separator is not None:
@@ -85,6 +87,8 @@ class CsvFormat:
             parts.append(f"{'Windows-1252 (latin-1)' if self.encoding == 'cp1252' else self.encoding} text")
         if self.skipped:
             parts.append(f"{self.skipped} line{'s' * (self.skipped > 1)} before the header")
+        if self.nameless:
+            parts.append(f"left out: {self.nameless} column{'s' * (self.nameless > 1)} without a name in the header")
         return ", ".join(parts)
 
 
@@ -160,13 +164,23 @@ def look(path: Path, given: CsvFormat, user: str | None = None) -> tuple[CsvForm
     separator = given.separator or named or _separator(lines[skipped:], path, user)
     if skipped and not named and _is_header(lines[skipped - 1], lines[skipped:], separator):
         skipped -= 1  # the header itself begins with #
-    skipped += _titles(lines[skipped:], separator)
+    skipped += _titles(lines[skipped:], separator, user)
     rows = [row for row in _parsed(lines[skipped:], separator) if row]
     if not rows:
         return CsvFormat(separator, given.decimal, encoding, skipped, pure), None
     decimal = given.decimal if given.decimal is not None else _decimal(rows[1:], separator)
     grouped, pointed = _points(rows) if decimal == "," else (False, frozenset())
-    return CsvFormat(separator, decimal, encoding, skipped, pure, grouped, pointed), rows[0]
+    return CsvFormat(separator, decimal, encoding, skipped, pure, grouped, pointed, _nameless(rows)), rows[0]
+
+
+def _nameless(rows: Sequence[Sequence[str]]) -> int:
+    """Return the number of columns without a name that hold something; the first may hold saved row numbers.
+
+    >>> _nameless([["", "id", "", ""], ["1", "7", "3.5", ""]])
+    1
+    """
+    places = [place for place, name in enumerate(rows[0]) if place and not name.strip()]
+    return sum(any(place < len(row) and row[place].strip() for row in rows[1:]) for place in places)
 
 
 def _check_text(path: Path, text: str) -> None:
@@ -191,14 +205,20 @@ def _preamble(lines: Sequence[str]) -> tuple[int, str | None]:
     return comments, None
 
 
-def _titles(lines: Sequence[str], separator: str) -> int:
-    """Return the number of title lines before the header: lines in which only the first cell is not empty.
+def _titles(lines: Sequence[str], separator: str, user: str | None = None) -> int:
+    """Return the number of lines before the header: the first line with the ``user`` column, if there is one.
+
+    Otherwise lines in which only the first cell is not empty are titles.
 
     >>> _titles(["Sales 2024;;", "", "id;x;y", "1;2;3"], ";"), _titles(["id", "1"], ";"), _titles([";y", "1;2"], ";")
     (2, 0, 0)
+    >>> _titles([";Marks;", "id;x;y", "1;2;3"], ";", "id")
+    1
     """
-    for place, line in enumerate(lines[:_MOST_TITLES]):
-        row = next(iter(_parsed([line], separator)), [])
+    rows = [next(iter(_parsed([line], separator)), []) for line in lines[:_MOST_TITLES]]
+    if named := [place for place, row in enumerate(rows) if user in row]:
+        return named[0]
+    for place, row in enumerate(rows):
         if sum(map(bool, row)) > 1 or (row and not row[0]):
             return place
     return 0
@@ -227,7 +247,7 @@ def _parsed(lines: Sequence[str], separator: str) -> list[list[str]]:
 def _separator(lines: Sequence[str], path: Path, user: str | None) -> str:
     best, score = ",", (False, False, False, 0.0, 1)
     for separator in _SEPARATORS:
-        titles = _titles(lines, separator)
+        titles = _titles(lines, separator, user)
         rows = [row for row in _parsed(lines[titles:], separator) if row]
         if not rows or len(rows[0]) < 2:
             continue
@@ -245,11 +265,17 @@ def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
 
     An error is raised only if more than a few cells of a column are ambiguous. A single one is read as text.
 
-    >>> _decimal([["1,5", "2,25", "3.5"]], ";")
-    ','
+    Where commas are also the separator, numbers with a comma are quoted. There, commas of which most can be decimals
+    only are decimal marks, and all others separate thousands.
+
+    >>> _decimal([["1,5", "2,25", "3.5"]], ";"), _decimal([["1,5", "2,250"]], ","), _decimal([["1,5", "2,25"]], ",")
+    (',', None, ',')
     """
     if separator == ",":
-        return None
+        commas = [cell for row in rows for cell in row if "," in cell and _COMMA.fullmatch(cell)]
+        others = sum(_EITHER.fullmatch(cell) is not None for cell in commas)
+        others += sum(_DOT.fullmatch(cell) is not None for row in rows for cell in row if "." in cell)
+        return "," if len(commas) > 2 * others and len(commas) >= min(_ENOUGH, len(rows)) else None
     _check_points(rows)
     cells = [cell for row in rows for cell in row if "," in cell or "." in cell]
     commas = [cell for cell in cells if _COMMA.fullmatch(cell)]

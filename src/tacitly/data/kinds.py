@@ -14,6 +14,7 @@ from tacitly.data.validation import Array as Cells
 from tacitly.data.validation import DataError, listed, number_of, rows_in_words
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_COMMAS = re.compile(r"[-+−]?[$€£¥]? ?[-+−]?\d(?:[\d .']*,\d+|\d{0,2}(?:,\d{3})+(?:\.\d+)?) ?[%$€£¥]?")
 _CODED = re.compile(r"dictionary<values=([^,]*)")  # Arrow's type name of a categorical column
 _STORED_DATES = ("date", "time", "timestamp", "duration")
 _FIRST_ROWS = 1000  # number of rows that are examined for a hint
@@ -72,7 +73,7 @@ class _Looks:
     """Counts of cells by kind, updated batch by batch."""
 
     def __init__(self) -> None:
-        self._present, self._fits = 0, dict.fromkeys(("number", "boolean", "date"), 0)
+        self._present, self._fits = 0, dict.fromkeys(("number", "boolean", "date", "commas"), 0)
 
     @property
     def kind(self) -> str:
@@ -104,6 +105,7 @@ def _possible(text: str) -> set[str]:
         "number": is_number(text),
         "boolean": text.lower() in TRUTH,
         "date": _DATE.fullmatch(text) is not None,
+        "commas": is_number(text) or _COMMAS.fullmatch(text) is not None,
     }
     return {kind for kind, possible in fits.items() if possible}
 

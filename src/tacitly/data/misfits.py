@@ -15,6 +15,7 @@ import numpy as np
 from tacitly.data.cell_text import text_of
 from tacitly.data.kinds import is_number
 from tacitly.data.schema import Column, Schema
+from tacitly.data.selection import has_all
 from tacitly.data.source import Source
 from tacitly.data.validation import Array, numbers
 
@@ -59,6 +60,17 @@ def whole(source: Source, target: str) -> bool:
     values = numbers(_first(source, [target])[0], np.nan)[0]
     known = values[np.isfinite(values)]
     return bool((known == np.rint(known)).all())
+
+
+def totals(source: Source, names: Sequence[str], target: str) -> int:
+    """Return how many of the first rows hold a target and no feature, as totals below a table do."""
+    if len(names) < 2:  # a row without the only feature is nothing unusual
+        return 0
+    known, *features = _first(source, [target, *names])
+    rest = np.flatnonzero(has_all([known]))
+    for values in features:
+        rest = rest[~has_all([values[rest]])]
+    return len(rest)
 
 
 def _first(source: Source, names: Sequence[str]) -> list[Array]:

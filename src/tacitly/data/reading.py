@@ -56,6 +56,7 @@ def read_cohort(
         return SparseCohort.from_matrix(X, users, on_bad_rows=on_bad_rows)
     if densify:
         X = dense(X)
+    _check_order(X, y, users)
     options: dict[str, Any] = {"target_name": target_name, "dtype": dtype, "on_bad_rows": on_bad_rows}
     if users is None:
         shape = getattr(X, "shape", None) or np.asarray(X).shape
@@ -138,6 +139,17 @@ def in_order(X: Any, names: Sequence[str]) -> Any:
         "The feature names should match those that were passed during fit. Seen at fit time, yet now missing: "
         f"{quoted(missing)}.{also}"
     )
+
+
+def _check_order(*parts: Any) -> None:
+    """Raise if parts of a pandas table have the same row labels in another order: rows are paired by position."""
+    labels = [part.index for part in parts if hasattr(part, "iloc")]
+    for other in labels[1:]:
+        if len(other) == len(labels[0]) and not other.equals(labels[0]) and set(other) == set(labels[0]):
+            raise DataError(
+                "X, y and users have the same row labels (index) in different orders, but rows are paired by position. "
+                "Sort them alike; if the positions are right, drop the labels: reset_index(drop=True)."
+            )
 
 
 def _missing(needed: dict[str, bool]) -> str:

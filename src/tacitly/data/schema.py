@@ -253,8 +253,9 @@ def infer(
     """Return the schema of these columns: as declared, else by the stored type, else inferred from the cells.
 
     Kinds are treated as public, like the header. Dates are refused: a program cannot guess what matters about them (an
-    age, a month, days since an event). A column in which only a few cells are of another kind is an error; with
-    ``blank`` it is treated as a column of its kind, because whether there are such cells, and how many, is private.
+    age, a month, days since an event). So are numbers with commas, which may be decimal marks or separate thousands. A
+    column in which only a few cells are of another kind is an error; with ``blank`` it is treated as a column of its
+    kind, because whether there are such cells, and how many, is private.
     """
     given = dict(declared or {})
     unknown = sorted(set(given) - set(source.types))
@@ -271,6 +272,12 @@ def infer(
         raise DataError(
             f"Columns hold dates: {listed([repr(name) for name in dates], ', ', 10)}. Turn each into a number that "
             "means something (age, month, days since a fixed day), or leave it out."
+        )
+    if commas := [repr(name) for name, kind in kinds.items() if kind == "commas"]:
+        raise DataError(
+            f"Columns hold numbers with commas, as text: {listed(commas, ', ', 10)}. Read the table again with its "
+            "decimal mark or thousands separator (pandas.read_csv(decimal=',') or thousands=','; in tacitly --decimal "
+            'or csv=CsvFormat(decimal=…)), or declare that a column is text: {"column": {"kind": "hashed"}}.'
         )
     columns = []
     for name in names:
@@ -297,6 +304,8 @@ def _column(name: str, about: Mapping[str, Any]) -> Column:
     levels = tuple(about.get("levels", ()))
     kind = str(about.get("kind", "category" if levels else "number"))
     low_high = about.get("range")
+    if low_high is not None and (isinstance(low_high, str) or len(low_high) != 2):
+        raise DataError(f"Column {name!r}: range must be two numbers, such as [0, 120]. Found {low_high!r:.40}.")
     return Column(
         name,
         kind,

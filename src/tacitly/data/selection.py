@@ -24,7 +24,7 @@ def complete_rows(source: Source, columns: Sequence[str]) -> tuple[Source, int]:
 
     Whether a row is kept depends on that row alone.
     """
-    return _kept_rows(source, columns, _complete)
+    return _kept_rows(source, columns, has_all)
 
 
 def without_empty_rows(source: Source, user: str, columns: Sequence[str]) -> Source:
@@ -59,13 +59,13 @@ def blanked_rows(source: Source, columns: Sequence[str], user: str) -> tuple[Sou
     def batches(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
         wanted = list(dict.fromkeys([*names, *columns]))
         for cells in source.batches(wanted, rows):
-            whole = _complete([cells[wanted.index(name)] for name in columns])
+            whole = has_all([cells[wanted.index(name)] for name in columns])
             named = zip(names, cells[: len(names)], strict=True)
             yield [values if name == user or whole.all() else _blanked(values, whole) for name, values in named]
 
     count = 0
     for cells in source.batches(list(columns), batch_rows(len(columns))):
-        count += int(np.count_nonzero(~_complete(cells)))
+        count += int(np.count_nonzero(~has_all(cells)))
     return (replace(source, batches=batches), count) if count else (source, 0)
 
 
@@ -173,10 +173,10 @@ def _blanked(values: Array, whole: Array) -> Array:
 
 def _filled(cells: Sequence[Array]) -> Array:
     """Return which rows have one of these cells, or more."""
-    return np.asarray(np.logical_or.reduce([_complete([values]) for values in cells]))
+    return np.asarray(np.logical_or.reduce([has_all([values]) for values in cells]))
 
 
-def _complete(cells: Sequence[Array]) -> Array:
+def has_all(cells: Sequence[Array]) -> Array:
     """Return which rows have a value in each of these columns."""
     whole = np.ones(len(cells[0]), bool)
     for values in cells:

@@ -51,6 +51,17 @@ class Directory:
         return np.where(keys[at] == ids, order[at], -1)
 
 
+def same_but_for_writing(users: Array) -> bool:
+    """Return whether some text ids differ only in capital letters, spaces or zeros in front.
+
+    >>> same_but_for_writing(np.array(["A1", "a1", "b2"])), same_but_for_writing(np.array(["A1", "b1"]))
+    (True, False)
+    """
+    if users.dtype.kind != "U":
+        return False
+    return len({"".join(text.casefold().split()).lstrip("0") for text in users.tolist()}) < len(users)
+
+
 def id_array(ids: Any) -> Array:
     """Return ids as an array. A list becomes an object array, because NumPy would turn NaN into the text 'nan'."""
     if isinstance(ids, np.ma.MaskedArray):

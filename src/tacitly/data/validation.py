@@ -24,6 +24,7 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 # Adjacent repetitions that match the same characters would take quadratic time in the length of a cell.
 _DRESSED = re.compile(r"([-+]?)[$€£¥]? ?([-+]?[\d.][\d. \u00a0\u202f'e+-]*)", re.IGNORECASE)
 _UNITS = "%$€£¥"
+_THOUSANDS = re.compile(r"^[^\d,]*\d{1,3}(,\d{3})+\.\d+[^\d,.]*$")
 _GROUPED = re.compile(r"[-+]?\d{1,3}([ \u00a0\u202f']\d{3})+(\.\d+)?")
 _SINGLE = {"float", "float32", "Float32", "float[pyarrow]"}  # names of float32 in Arrow, NumPy and pandas
 
@@ -306,15 +307,17 @@ def _number(cell: Any) -> float:
 def number_of(text: str) -> float:
     """Return the number that a text represents; it may have a currency or per cent sign or groups of three digits.
 
-    Raises ValueError if the text is not a number.
+    Commas separate thousands only where they cannot be decimal marks: if a point follows. Raises ValueError if the text
+    is not a number.
 
-    >>> number_of("1e3"), number_of("$1200.50"), number_of("45 %"), number_of("12 345.5"), number_of("−€3")
+    >>> number_of("1e3"), number_of("$1,200.50"), number_of("45 %"), number_of("12 345.5"), number_of("−€3")
     (1000.0, 1200.5, 45.0, 12345.5, -3.0)
     """
     try:
         return float(text)
     except ValueError:
         bare = text.strip().replace("\u2212", "-")  # the typographic minus
+        bare = bare.replace(",", "") if _THOUSANDS.search(bare) else bare
         dressed = _DRESSED.fullmatch(bare[:-1].rstrip() if bare[-1:] in _UNITS else bare)
     if dressed is None:
         raise ValueError("not a number")

@@ -28,16 +28,22 @@ from tacitly.private_arrays import of_users, private_from_bytes, private_to_byte
 _HEADS = Path("private") / "heads.safetensors"
 
 
-def forget(user: str, folder: str | os.PathLike[str]) -> list[str]:
-    """Remove a user from a model folder, a folder of grouped rows or a site; return what was done, in sentences."""
-    place = Path(folder)
-    if (place / "certificate.json").is_file():
-        return _from_model(user, place)
-    if (place / "cohort.json").is_file():
-        return [_from_rows(user, place)]
-    if (place / "card.json").is_file():
-        return _from_site(user, place)
-    raise ValueError(f"{place} must be a model folder, a folder of grouped rows (--on-disk) or a site's folder.")
+def forget(user: str, *folders: str | os.PathLike[str]) -> list[str]:
+    """Remove a user from model folders, folders of grouped rows and sites; return what was done, in sentences.
+
+    Nothing is removed if one of the folders is none of these.
+    """
+    removals = [(_removal(Path(folder)), Path(folder)) for folder in folders]
+    return [line for remove, place in removals for line in remove(user, place)]
+
+
+def _removal(place: Path) -> Callable[[str, Path], list[str]]:
+    for name, remove in (("certificate", _from_model), ("cohort", _from_rows), ("card", _from_site)):
+        if (place / f"{name}.json").is_file():
+            return remove
+    raise ValueError(
+        f"{place} must be a model folder, a folder of grouped rows (--on-disk) or a site's folder. Nothing was removed."
+    )
 
 
 def _from_model(user: str, folder: Path) -> list[str]:
@@ -70,11 +76,11 @@ def still_promised(certificate: Certificate) -> str:
     )
 
 
-def _from_rows(user: str, folder: Path) -> str:
+def _from_rows(user: str, folder: Path) -> list[str]:
     cohort = Cohort.open(folder, mmap=False)
     keep = _others(cohort.users, user)
     if keep is None:
-        return f"{folder}: contains no rows of this user"
+        return [f"{folder}: contains no rows of this user"]
     if not keep.any():
         raise ValueError(f"{folder} contains this user only. Remove the folder.")
     staging, old = (folder.with_name(f".{folder.name}.{word}") for word in ("without", "before"))
@@ -83,11 +89,11 @@ def _from_rows(user: str, folder: Path) -> str:
     folder.rename(old)
     staging.rename(folder)
     shutil.rmtree(old)
-    return f"{folder}: removed this user's rows; {int(keep.sum())} users stay. An interrupted fit on it starts again"
+    return [f"{folder}: removed this user's rows; {int(keep.sum())} users stay. An interrupted fit on it starts again"]
 
 
 def _from_site(user: str, folder: Path) -> list[str]:
-    done = [_from_rows(user, folder / "cohort")]
+    done = _from_rows(user, folder / "cohort")
     heads = folder / "heads.npz"
     if heads.is_file():
         with np.load(heads, allow_pickle=False) as stored:

@@ -54,6 +54,13 @@ class Copies:
                 "it. Scores and the choice of parameters come from private rows and are not covered: keep them to "
                 "yourself, or use evaluate() and tacitly.choose."
             )
+            from sklearn import get_config
+
+            if not get_config()["enable_metadata_routing"]:
+                message += (
+                    " scikit-learn scores them without users, so by the population's predictions: "
+                    "sklearn.set_config(enable_metadata_routing=True) passes the users on."
+                )
             warnings.warn(message, SearchWarning, stacklevel=4)
 
 
