@@ -56,6 +56,18 @@ def test_a_predictor_says_what_the_model_says(name: str, tmp_path: Path) -> None
         )
 
 
+@pytest.mark.filterwarnings("ignore::tacitly.privacy.guarantee.TooFewUsersWarning")
+def test_no_bit_of_a_prediction_depends_on_other_rows(tmp_path: Path) -> None:
+    """A matrix product over all rows of a request let its size show in last bits."""
+    X, y, users, *_ = make_shared_subspace(200, 40, 3, 8, random_state=0)
+    model = tacitly.PrivateFedRep(3, 20.0, rounds=2).fit(X, y, users)
+    predictor = tacitly.Predictor(tacitly.save(model, tmp_path / "model"))
+    for scale in (1.0, 1e-3, 7.0):
+        whole = predictor.predict(scale * X, users)
+        for few in (1, 2, 3, 5, 13):
+            assert (predictor.predict(scale * X[:few], users[:few]) == whole[:few]).all()
+
+
 LITTLE = """
 import sys, time
 began = time.perf_counter()

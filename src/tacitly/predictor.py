@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacitly.arrays import Array
+from tacitly.arrays import Array, rows_times
 from tacitly.data.schema import Schema
 from tacitly.data.user_ids import Directory
 from tacitly.data.validation import DataError, cells_of, plain_numbers
@@ -193,7 +193,8 @@ class _Basis:
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
     def _scores(self, rows: Array, positions: npt.NDArray[np.int64]) -> Array:
-        scores = np.einsum("nk,nk...->n...", rows @ self._basis, self._heads[positions]) + self._levels[positions]
+        projected = rows_times(rows, self._basis)  # row by row: no bit of a prediction depends on other users' rows
+        scores = np.einsum("nk,nk...->n...", projected, self._heads[positions]) + self._levels[positions]
         known, (places, values) = positions >= 0, self._sparse
         if places is not None and values is not None:
             own = np.take_along_axis(rows[known], places[positions[known]].astype(np.int64), axis=1)

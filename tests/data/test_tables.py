@@ -620,6 +620,20 @@ def test_a_range_that_is_not_two_numbers_is_named() -> None:
         Schema.declared({"x": {"range": "0-1"}})
 
 
+def test_a_few_points_neither_stop_a_file_nor_let_it_go_on(tmp_path: Path) -> None:
+    """Three cells such as 1.234 stopped a file of whole numbers, whoever wrote them; one 2.5 let go on what stops."""
+    path, amounts = tmp_path / "t.csv", [["980"], ["1.234"], ["12.500"]] * 100
+    for odd in ("2.5", "1,5", "x"):
+        path.write_text("w;x\n" + "".join(f"{place};{cell}\n" for place, (cell,) in enumerate([*amounts, [odd]])))
+        with pytest.raises(DataError, match="thousands or decimals"):
+            tacitly.data.tables.open_table(path, "w")
+    for few in (["1.234"] * 20, ["1.234.567"] * 20):
+        cells = [*few, *(str(number) for number in range(280))]
+        path.write_text("w;x\n" + "".join(f"{place};{cell}\n" for place, cell in enumerate(cells)))
+        read = next(tacitly.data.tables.open_table(path, "w").batches(["x"], 1000))[0]
+        assert [float(cell) for cell in read[20:]] == list(range(280))
+
+
 def test_text_with_numbers_in_it_stays_text(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("who,x\na,5 kg\nb,10:30\nc,1-2\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,33 @@ def test_what_a_user_rated_is_gone_and_the_others_have_seen_what_they_saw(tmp_pa
     for user in others:
         before, after = (one.recommend(user, k=10) for one in (model, loaded))
         assert before.items.tolist() == after.items.tolist()
+
+
+@pytest.mark.parametrize("calls", range(3))
+def test_an_interrupted_deletion_leaves_no_rows_behind_once_it_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """Killed between two renames, or before the last step: the rows stayed in a hidden folder, and were not found."""
+    folder, left = tmp_path / "rows", iter(range(calls))
+    Cohort.from_arrays(DATA.X, DATA.y, IDS).save(folder)
+
+    def dying(work):  # type: ignore[no-untyped-def]
+        def step(*arguments, **options):  # type: ignore[no-untyped-def]
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return work(*arguments, **options)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dying(Path.rename))
+        patch.setattr("shutil.rmtree", dying(shutil.rmtree))
+        with pytest.raises(KeyboardInterrupt):
+            forget("patient-17", folder)
+    forget("patient-17", folder)
+    forget("patient-18", folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+    assert Cohort.open(folder).n_users == 58
 
 
 def test_rows_are_gone_from_grouped_rows(tmp_path: Path) -> None:

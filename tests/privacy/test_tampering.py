@@ -134,6 +134,30 @@ def test_two_copies_cannot_both_be_spent(path: Path, tmp_path: Path) -> None:
     assert spend(copy, "d") < 1.0
 
 
+def test_two_copies_that_are_open_at_once_cannot_both_be_spent(path: Path, tmp_path: Path) -> None:
+    """Both opened as the newest state, and were compared with it when they were opened only: 2.0 of 1.0."""
+    copy, drawn = Path(shutil.copyfile(path, tmp_path / "copy")), list[str]()
+    with Ledger(path) as ledger, Ledger(copy) as other:
+        release(ledger.run("a", config={}))
+        with pytest.raises(LedgerMismatch, match="older copy"):
+            other.run("b", config={})
+    again = Path(shutil.copyfile(path, tmp_path / "again"))
+    with Ledger(path) as ledger, Ledger(again) as other:
+        runs = [each.run("a", config={}) for each in (ledger, other)]  # resumed: nothing is written yet
+        for run in runs:
+            release(run)  # the value that is in both
+
+        def drawing() -> np.ndarray:
+            if not drawn:  # while this is debited, the other copy is asked too
+                drawn.append("first")
+                with pytest.raises(LedgerMismatch, match=r"older copy|not the ledger"):
+                    runs[1].release("next", EVENT, drawing, noise="float", grid=0.0, coordinates=3)
+            return np.zeros(3)
+
+        runs[0].release("next", EVENT, drawing, noise="float", grid=0.0, coordinates=3)
+        assert drawn == ["first"]
+
+
 def test_copies_that_went_different_ways_are_told_apart(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

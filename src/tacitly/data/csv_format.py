@@ -293,21 +293,26 @@ def _decimal(rows: Sequence[Sequence[str]], separator: str) -> str | None:
 
 
 def _check_points(rows: Sequence[Sequence[str]]) -> None:
-    """Raise where points may separate thousands: a column of 980 and 1.234, in a file without any decimal comma.
+    """Raise where points may separate thousands: a column of 980 and 1.234, in a file without decimal commas.
 
-    Whoever writes three decimals writes them everywhere, or drops zeros: then some numbers have one or two.
+    Whoever writes three decimals writes them everywhere, or drops zeros: then some numbers have one or two. Shares of
+    the rows decide, so that a few cells neither stop a fit nor let it go on: points in a tenth of them, others in a
+    hundredth.
 
     >>> _check_points([["980"], ["1.234"], ["36.125"], ["12.5"], ["2.750"]])
     """
-    if any(_COMMA.fullmatch(cell) for row in rows for cell in row if "," in cell):
-        return
-    groups, whole, others = (Counter[int]() for _ in range(3))
+    few = _TYPOS * len(rows)
+    rare = _TYPOS * few
+    commas, groups, whole, others = (Counter[int]() for _ in range(4))
     for row in rows:
         for place, cell in enumerate(row):
+            commas[place] += "," in cell and _COMMA.fullmatch(cell) is not None
             groups[place] += _POINTS.fullmatch(cell) is not None
             whole[place] += _WHOLE.fullmatch(cell) is not None
             others[place] += "." in cell and _POINTS.fullmatch(cell) is None
-    if any(count >= _ENOUGH and whole[place] and not others[place] for place, count in groups.items()):
+    if any(count > rare for count in commas.values()):
+        return
+    if any(count > max(few, _ENOUGH - 1) and whole[place] > rare >= others[place] for place, count in groups.items()):
         raise DataError(
             "The file has numbers with a point and three digits after it beside whole numbers: thousands or decimals? "
             "Say which: --decimal , (1.234 is a thousand) or --decimal . (1.234 is about one); in Python "

@@ -38,6 +38,8 @@ def forget(user: str, *folders: str | os.PathLike[str]) -> list[str]:
 
 
 def _removal(place: Path) -> Callable[[str, Path], list[str]]:
+    for rows in (place, place / "cohort"):
+        _finish_interrupted(rows)
     for name, remove in (("certificate", _from_model), ("cohort", _from_rows), ("card", _from_site)):
         if (place / f"{name}.json").is_file():
             return remove
@@ -83,13 +85,27 @@ def _from_rows(user: str, folder: Path) -> list[str]:
         return [f"{folder}: contains no rows of this user"]
     if not keep.any():
         raise ValueError(f"{folder} contains this user only. Remove the folder.")
-    staging, old = (folder.with_name(f".{folder.name}.{word}") for word in ("without", "before"))
-    shutil.rmtree(staging, ignore_errors=True)
+    staging, old = _drafts(folder)
     cohort.take(np.flatnonzero(keep)).save(staging)
     folder.rename(old)
     staging.rename(folder)
     shutil.rmtree(old)
     return [f"{folder}: removed this user's rows; {int(keep.sum())} users stay. An interrupted fit on it starts again"]
+
+
+def _drafts(folder: Path) -> tuple[Path, Path]:
+    """Return where rows without a user are written, and where the old ones are while both exist."""
+    return folder.with_name(f".{folder.name}.without"), folder.with_name(f".{folder.name}.before")
+
+
+def _finish_interrupted(folder: Path) -> None:
+    """Remove the rows that an interrupted deletion left beside a folder, or put back the folder if it was moved."""
+    staging, old = _drafts(folder)
+    if old.is_dir() and not folder.exists():
+        old.rename(folder)
+    for left in (staging, old):
+        if left.is_dir():
+            shutil.rmtree(left)
 
 
 def _from_site(user: str, folder: Path) -> list[str]:

@@ -6,7 +6,8 @@ The folder is ``TACITLY_HOME``, or the platform's folder for application state. 
   rosters and rows, so that whoever sees a ledger cannot test guesses about the ids and rows behind it. Ids and rows
   themselves are never stored.
 * ``accounts/``: for each ledger its path, its number of entries and the hash of the last one. A ledger that has fewer
-  entries than this machine has seen, or different ones, is an older copy or was rewritten. The folder also keeps the
+  entries than this machine has seen, or different ones, is an older copy or was rewritten: this is checked when it is
+  opened, and again at every write, because another copy may have been used since. The folder also keeps the
   fingerprints of the people that the command found in each ledger, so that they are recognised even if the ledger is
   gone. The remembered state only grows: processes that remember the same account take turns, so that none restores an
   earlier state.

@@ -271,6 +271,8 @@ class Ledger(LedgerReading):
                         f"{self.path} was replaced while it was open: its last entry is not the one that was read or "
                         "written here. No value was returned. Put the newest copy back, then run the same again."
                     )
+                if self._file.path is not None:  # a copy that was opened as early as this file may have been used since
+                    self._check_seen(self._seen(str(book.account["id"])), book)
                 yield book
             finally:
                 self._end = None
@@ -291,13 +293,19 @@ class Ledger(LedgerReading):
         if self._file.path is None:
             return
         # The first entry names the account. Read the remembered state before the other entries, which may be growing.
+        seen = self._seen(self.id)
+        self._check_seen(seen, self.book)
+        self._remember()
+
+    @staticmethod
+    def _seen(account: str) -> home.Anchor | None:
         try:
-            seen = home.anchor(self.id)
+            return home.anchor(account)
         except ValueError as error:
             raise LedgerMismatch(str(error)) from None
-        book = self.book
+
+    def _check_seen(self, seen: home.Anchor | None, book: Book) -> None:
         if seen is None:
-            self._remember()
             return
         if seen.entries > book.entries:
             raise LedgerMismatch(
@@ -309,7 +317,6 @@ class Ledger(LedgerReading):
                 f"{self.path} is not the ledger that this machine has seen (last at {seen.path}): entry "
                 f"{seen.entries} differs, so it was rewritten, or two copies were used. Use the right copy."
             )
-        self._remember()
 
     def _remember(self) -> None:
         if self._file.path is not None:
