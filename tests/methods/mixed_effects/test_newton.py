@@ -55,6 +55,19 @@ def test_the_variance_of_a_noisy_slope_times_a_step() -> None:
     drawn = np.array([left @ unpack_symmetric(one, 3) @ right @ step for one in rng.normal(size=(20_000, 6))])
     newton = Newton(3, 1000)
     newton.add(np.eye(3), np.zeros(3), np.zeros(3), 0.0, (left, right), np.full(3, 1e-12))
-    _, _, extra, _ = newton._sums(step, np.zeros((3, 3)))
-    added = 1.0 / np.diag(extra) - 0.15**2 * float(step @ step) / 3.0  # extra is its inverse
+    precision, _, _, _ = newton._sums(step, np.zeros((3, 3)))
+    added = 1.0 / (np.diag(precision) - 1.0) - 0.15**2 * float(step @ step) / 3.0
     np.testing.assert_allclose(added, drawn.var(axis=0), rtol=8.0 * np.sqrt(2.0 / 20_000))
+
+
+def test_the_noise_of_a_slope_does_not_average_out_over_its_rounds() -> None:
+    """Four rounds under one noisy information matrix know a weight hardly better than one; under four, better."""
+
+    def error(matrices: int) -> float:
+        factors = [(0.3 * np.eye(2), np.eye(2)) for _ in range(matrices)]
+        newton = Newton(2, 1000)
+        for number in range(4):
+            newton.add(np.eye(2), np.full(2, 0.5), np.zeros(2), 1e-3, factors[number % matrices], np.full(2, 1e-9))
+        return float(np.sqrt(newton.covariance()[0, 0]))
+
+    assert error(1) > 1.4 * error(4)

@@ -58,28 +58,32 @@ class Newton:
         """
         unknown: Array = np.eye(self._size)
         for _ in range(6):
-            precision, _, extra, sampling = self._sums(self._weights, unknown)
+            precision, _, extra, shared = self._sums(self._weights, unknown)
             unknown = np.asarray(np.linalg.inv(precision))
-        return np.asarray(unknown @ (1.1 * (extra + sampling @ sampling.T) + np.eye(self._size)) @ unknown)
+        return np.asarray(unknown @ (1.1 * (extra + shared @ shared.T) + np.eye(self._size)) @ unknown)
 
     def _sums(self, weights: Array | None, unknown: Array) -> tuple[Array, Array, Array, Array]:
         """Return precision, right side and both parts of the noise, with steps to ``weights`` ± ``unknown``."""
         # In standardised units weights are of order one: a standard normal prior holds what rounds do not say.
         precision, right = np.eye(self._size), np.zeros(self._size)
-        extra, shared = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
+        extra, sampled = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
+        slopes: dict[int, Array] = {}
         for slope, score, at, noise, (left, inner), sampling in self._rounds:
             step = np.zeros(self._size) if weights is None else weights - at
             squares = np.outer(step, step) + unknown
             moved = inner @ squares @ inner.T
             moved = (np.trace(moved) * np.eye(self._size) + moved) / 2.0
-            added = noise**2 + np.sum((left @ moved) * left, axis=1)
-            added += 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
-            variance = added + sampling
+            of_slope = np.sum((left @ moved) * left, axis=1)
+            added = noise**2 + 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
+            variance = added + of_slope + sampling
             precision += slope.T / variance @ slope
             right += slope.T / variance @ (score + slope @ at)
             extra += slope.T * (added / variance**2) @ slope
-            # Every round asks the same users, so what sampling them does to the rounds is one and the same.
-            shared += slope.T * (np.sqrt(sampling) / variance)
+            # Every round asks the same users, and rounds under one information matrix have the same noise of the slope:
+            # neither averages out over rounds.
+            sampled += slope.T * (np.sqrt(sampling) / variance)
+            slopes[id(inner)] = slopes.get(id(inner), np.zeros_like(slope)) + slope.T * (np.sqrt(of_slope) / variance)
+        shared = np.hstack([sampled, *slopes.values()])
         return precision, right, extra, shared
 
 
