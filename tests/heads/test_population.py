@@ -81,6 +81,20 @@ def test_users_like_the_population_are_better_off_than_alone() -> None:
     assert np.mean(shrunk) < 1.1 * np.mean(best)  # the posterior is the best there is
 
 
+@pytest.mark.parametrize(
+    ("rows", "targets"), [([0.57534, 0.575314], [6.0, 2.0]), ([0.66828, 0.6682975, 0.6683628], [6.0, 8.0, 10.0])]
+)
+def test_rows_that_hardly_differ_do_not_make_a_slope(rows: list[float], targets: list[float]) -> None:
+    """Left-out errors of a steep slope are no larger than those of a level: predictions were off by 100 and more."""
+    prior = HeadPrior(np.array([11.0, -0.6]), np.array([[1.7, 0.0], [-1.5, 0.8]]), 5.0)
+    X, y, offsets = np.array(rows)[:, None], np.array(targets), np.array([0, len(rows)])
+    usual, posterior = (PopulationHeads(np.eye(1), prior, True, belief) for belief in ("usual", "own level"))
+    apart, expected = np.array([0.18, 1.0]), posterior.own(X, y)
+    found = usual.own(X, y), usual.in_arrays(X, y, offsets)[0][0], usual.with_errors(X, y, offsets)[0][0]
+    for head in found:
+        assert abs(apart @ (head - expected)) < 1.0
+
+
 def test_units_do_not_matter() -> None:
     X, y, offsets = users([3, 6, 20], np.array([2.0, 0.0, 4.0]))
     stretch, factor = np.array([1e6, 1e-6]), 1e3

@@ -85,7 +85,22 @@ def new_posteriors(k: int, r: int, room: int) -> Posteriors:
 
 @_kernel
 def population_heads(
-    X, y, offsets, basis, mean, prior_root, noise, metric, belief, penalties, intercept, work, those, heads, errors
+    X,
+    y,
+    offsets,
+    basis,
+    mean,
+    prior_root,
+    noise,
+    metric,
+    least,
+    belief,
+    penalties,
+    intercept,
+    work,
+    those,
+    heads,
+    errors,
 ):
     """Write all users' heads and their leave-one-out sums of squared errors; ``belief`` holds log₂ of the odds."""
     n, k, out = heads.shape[0], mean.size - 1, those.out
@@ -106,7 +121,7 @@ def population_heads(
             place = place_of(offsets[start + u] - offsets[start], u)
             m = offsets[start + u + 1] - offsets[start + u]
             those.errors[1, u] = _left_out(work.rows, those, work.squares, place, m, u)
-        fit_group(work, offsets, start, stop, penalties, metric, intercept)
+        fit_group(work, offsets, start, stop, penalties, least, metric, intercept)
         _weigh(work, those, offsets, start, stop, belief, k, intercept)
         _combine(work, those, mean, prior_root, intercept)
         for u in range(stop - start):

@@ -79,8 +79,11 @@ def fit_head(X: npt.ArrayLike, y: npt.ArrayLike, basis: npt.ArrayLike, *, interc
     return head if np.isfinite(head).all() else np.zeros_like(head)
 
 
-def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Array, float]:
-    """Return one user's ridge regression, intercept (or 0) last, and its leave-one-out sum of squared errors."""
+def ridge_and_error(rows: Array, targets: Array, *, intercept: bool, least: float = 0.0) -> tuple[Array, float]:
+    """Return one user's ridge regression, intercept (or 0) last, and its leave-one-out sum of squared errors.
+
+    ``least`` is added to every penalty.
+    """
     (m, k), mean, level = rows.shape, np.zeros(rows.shape[1]), 0.0
     if intercept and m > 0:
         mean, level = rows.mean(axis=0), float(targets.mean())
@@ -93,7 +96,7 @@ def ridge_and_error(rows: Array, targets: Array, *, intercept: bool) -> tuple[Ar
         alone = float(np.sum(np.square(targets))) * (m / max(m - 1.0, 1e-6)) ** 2 if intercept and m > 0 else math.inf
         return np.append(np.zeros(k), level if math.isfinite(level) else 0.0), alone
     turned, right = rows @ vectors, vectors.T @ right
-    shrinkage = 1.0 / (np.maximum(values, 0.0) + PENALTIES[:, None] * (trace / k))
+    shrinkage = 1.0 / (np.maximum(values, 0.0) + (PENALTIES[:, None] * (trace / k) + least))
     fitted = (shrinkage * right) @ turned.T
     leverage = shrinkage @ (turned**2).T + (1.0 / m if intercept else 0.0)
     errors = np.square((targets - fitted) / np.maximum(1.0 - leverage, 1e-6)).sum(axis=1)

@@ -14,14 +14,16 @@ from tacitly.arrays import Array, Offsets, per_user
 from tacitly.heads.penalties import LEAST_NONE, LEAST_ONE, LEAST_TRACE, PENALTIES
 
 
-def ridges_and_errors(rows: Array, targets: Array, offsets: Offsets, *, intercept: bool) -> tuple[Array, Array]:
+def ridges_and_errors(
+    rows: Array, targets: Array, offsets: Offsets, *, intercept: bool, least: float = 0.0
+) -> tuple[Array, Array]:
     """Return :func:`~tacitly.heads.ridge.ridge_and_error` for each user: heads with the intercept last, and errors."""
-    heads, errors, alone = ridges_beside_means(rows, targets, offsets, intercept=intercept)
+    heads, errors, alone = ridges_beside_means(rows, targets, offsets, intercept=intercept, least=least)
     return heads, np.where(np.isfinite(errors), errors, alone) if intercept else errors
 
 
 def ridges_beside_means(
-    rows: Array, targets: Array, offsets: Offsets, *, intercept: bool
+    rows: Array, targets: Array, offsets: Offsets, *, intercept: bool, least: float = 0.0
 ) -> tuple[Array, Array, Array]:
     """Return heads and their errors, infinite if there is nothing to fit, and the errors of users' own means."""
     counts, k = np.diff(offsets), rows.shape[1]
@@ -38,7 +40,8 @@ def ridges_beside_means(
     usable &= found
     traces = np.where(usable, traces, k)
     turned, rights = along(rows, vectors, counts), np.einsum("nb,nbc->nc", rights, vectors)
-    shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + PENALTIES[:, None] * (traces / k)[:, None, None])
+    penalties = PENALTIES[:, None] * (traces / k)[:, None, None] + least
+    shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + penalties)
     fitted = along(turned, (shrinkage * rights[:, None]).transpose(0, 2, 1), counts)
     leverage = along(np.square(turned), shrinkage.transpose(0, 2, 1), counts)
     share = np.repeat(1.0 / present, counts)[:, None] if intercept else 0.0

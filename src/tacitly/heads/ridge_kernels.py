@@ -129,7 +129,7 @@ def ridge_heads(X, y, offsets, basis, penalties, metric, intercept, work, heads)
             project_doubles(X, first, last, basis, work.rows, place, _AHEAD)
             for j in range(last - first):
                 work.targets[place + j] = y[first + j]
-        fit_group(work, offsets, start, stop, penalties, metric, intercept)
+        fit_group(work, offsets, start, stop, penalties, 0.0, metric, intercept)
         for u in range(stop - start):
             for b in range(k):
                 heads[start + u, b] = work.found[b, u]
@@ -150,12 +150,12 @@ def level_of(work, u):
 
 
 @_kernel
-def fit_group(work, offsets, start, stop, penalties, metric, intercept):
+def fit_group(work, offsets, start, stop, penalties, least, metric, intercept):
     """Fit the ridge regressions of up to eight users to ``work.rows`` and ``work.targets``, centred for an intercept.
 
-    If ``metric`` is not empty, penalties apply to the weights in its coordinates (rows times metric). Weights are
-    written to ``work.found`` and leave-one-out sums of squared errors to ``work.error``; these are zeros and infinity
-    if there is nothing to fit.
+    ``least`` is added to every penalty. If ``metric`` is not empty, penalties apply to the weights in its coordinates
+    (rows times metric). Weights are written to ``work.found`` and leave-one-out sums of squared errors to
+    ``work.error``; these are zeros and infinity if there is nothing to fit.
     """
     k = work.found.shape[0]
     for u in range(stop - start):
@@ -168,7 +168,7 @@ def fit_group(work, offsets, start, stop, penalties, metric, intercept):
         m, place = offsets[start + u + 1] - offsets[start + u], place_of(offsets[start + u] - offsets[start], u)
         if work.trace[u] > 0.0:
             _turn_rows(work, place, m, u)
-            _shrink(work, penalties, u)
+            _shrink(work, penalties, least, u)
             _left_out(work, place, m, 1.0 - (1.0 / m if intercept else 0.0), u)
     _weigh(work, offsets, start, stop, k + intercept)
     _average(work, stop - start)
@@ -344,11 +344,11 @@ def _turn_rows(work, place, m, u):
 
 
 @_inlined
-def _shrink(work, penalties, u):
+def _shrink(work, penalties, least, u):
     """Write 1/(eigenvalue + penalty) and the fits' weights in coordinates of the eigenvectors, for all penalties."""
     k, trace = work.found.shape[0], work.trace[u]
     for b in range(k):
-        value, right = spread(max(work.matrix[b * k + b, u], 0.0) * trace), spread(work.right[b, u])
+        value, right = spread(max(work.matrix[b * k + b, u], 0.0) * trace + least), spread(work.right[b, u])
         for q in range(0, _AT_ONCE, LANES):
             part = spread(1.0) / (value + load(penalties, q) * spread(trace / k))
             store(work.shrinkage, b * _AT_ONCE + q, part)

@@ -237,7 +237,7 @@ def test_rounds_in_stretched_coordinates_differ_by_the_stretch_alone() -> None:
     at, slope, factor = np.array([0.5, -0.3]), np.array([[2.0, 0.1], [0.0, 1.0]]), 3.0
     plain, stretched = Newton(2, 100), Newton(2, 100)
     for newton in (plain, stretched):
-        newton.add(slope, np.array([0.2, 0.4]), at, 0.1, 0.3, np.full(2, 0.01))
+        newton.add(slope, np.array([0.2, 0.4]), at, 0.1, (0.3 * np.eye(2), np.eye(2)), np.full(2, 0.01))
     stretched.stretch(factor)
     precision, right, extra, shared = plain._sums(at - 1.0, np.eye(2))
     found = stretched._sums(factor * (at - 1.0), factor**2 * np.eye(2))

@@ -9,6 +9,14 @@ import numpy as np
 from tacitly.arrays import Array
 from tacitly.linalg import james_stein, pack_symmetric
 
+SlopeNoise = tuple[Array, Array]
+"""Left and right factor of the privacy noise of a slope, left·E·right, with a symmetric E as released: independent
+entries of variance 1 on and ½ off its diagonal, so that E[E M E] = (tr M·I + M)/2 for a symmetric M.
+
+If one number replaced the factors (the norm of their product), the direction with the least information would decide
+for all: one column that is zero for 98 % of users would make all standard errors five times too large.
+"""
+
 
 class Newton:
     """Rounds of Newton's method as measurements of the population's weights, combined by their precision.
@@ -18,11 +26,13 @@ class Newton:
     """
 
     def __init__(self, size: int, n_users: int) -> None:
-        self._rounds: list[tuple[Array, Array, Array, float, float, Array]] = []
+        self._rounds: list[tuple[Array, Array, Array, float, SlopeNoise, Array]] = []
         self._size = size
         self._weights: Array = np.zeros(size)
 
-    def add(self, slope: Array, score: Array, at: Array, noise: float, slope_noise: float, sampling: Array) -> Array:
+    def add(
+        self, slope: Array, score: Array, at: Array, noise: float, slope_noise: SlopeNoise, sampling: Array
+    ) -> Array:
         """Add a round; return the estimate of the weights from all of them."""
         self._rounds.append((slope, score, at, noise, slope_noise, sampling))
         known = np.zeros((self._size, self._size))
@@ -35,7 +45,7 @@ class Newton:
         """Multiply the weights by ``factor``, as if all rounds had been taken in coordinates stretched by it."""
         self._weights = self._weights * factor
         self._rounds = [
-            (slope / factor, score, at * factor, noise, slope_noise / factor, sampling)
+            (slope / factor, score, at * factor, noise, (slope_noise[0] / factor, slope_noise[1]), sampling)
             for slope, score, at, noise, slope_noise, sampling in self._rounds
         ]
 
@@ -48,26 +58,32 @@ class Newton:
         """
         unknown: Array = np.eye(self._size)
         for _ in range(6):
-            precision, _, extra, sampling = self._sums(self._weights, unknown)
+            precision, _, extra, shared = self._sums(self._weights, unknown)
             unknown = np.asarray(np.linalg.inv(precision))
-        return np.asarray(unknown @ (1.1 * (extra + sampling @ sampling.T) + np.eye(self._size)) @ unknown)
+        return np.asarray(unknown @ (1.1 * (extra + shared @ shared.T) + np.eye(self._size)) @ unknown)
 
     def _sums(self, weights: Array | None, unknown: Array) -> tuple[Array, Array, Array, Array]:
         """Return precision, right side and both parts of the noise, with steps to ``weights`` ± ``unknown``."""
         # In standardised units weights are of order one: a standard normal prior holds what rounds do not say.
         precision, right = np.eye(self._size), np.zeros(self._size)
-        extra, shared = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
-        for slope, score, at, noise, slope_noise, sampling in self._rounds:
+        extra, sampled = np.zeros((self._size, self._size)), np.zeros((self._size, self._size))
+        slopes: dict[int, Array] = {}
+        for slope, score, at, noise, (left, inner), sampling in self._rounds:
             step = np.zeros(self._size) if weights is None else weights - at
             squares = np.outer(step, step) + unknown
-            added = noise**2 + slope_noise**2 * float(np.trace(squares)) / 2.0
-            added += 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
-            variance = added + sampling
+            moved = inner @ squares @ inner.T
+            moved = (np.trace(moved) * np.eye(self._size) + moved) / 2.0
+            of_slope = np.sum((left @ moved) * left, axis=1)
+            added = noise**2 + 0.15**2 * float(np.sum((slope @ squares) * slope)) / self._size
+            variance = added + of_slope + sampling
             precision += slope.T / variance @ slope
             right += slope.T / variance @ (score + slope @ at)
             extra += slope.T * (added / variance**2) @ slope
-            # Every round asks the same users, so what sampling them does to the rounds is one and the same.
-            shared += slope.T * (np.sqrt(sampling) / variance)
+            # Every round asks the same users, and rounds under one information matrix have the same noise of the slope:
+            # neither averages out over rounds.
+            sampled += slope.T * (np.sqrt(sampling) / variance)
+            slopes[id(inner)] = slopes.get(id(inner), np.zeros_like(slope)) + slope.T * (np.sqrt(of_slope) / variance)
+        shared = np.hstack([sampled, *slopes.values()])
         return precision, right, extra, shared
 
 
@@ -83,7 +99,7 @@ def evened(roots: Array, noise: float, scales: Array) -> tuple[Array, Array]:
     return np.diag(np.exp(np.mean(np.log(found))) / found), constant
 
 
-def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, Array, float]:
+def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, Array, SlopeNoise]:
     """Return from a noisy information matrix the metric for scores, the slope of scores in it, and the slope's noise.
 
     Off-diagonals are shrunk by James and Stein's factor, eigenvalues kept above the noise; the metric is the inverse
@@ -102,4 +118,5 @@ def preconditioned(matrix: Array, noise: float, metric: Array) -> tuple[Array, A
     values = np.maximum(values, 1e-6 * values.max())
     found = (vectors / np.sqrt(values)) @ vectors.T
     found *= math.sqrt(np.trace(cleaned) / np.trace(found @ information @ found))
-    return found, found @ information, float(np.linalg.norm(found @ back, 2)) * noise
+    turned: Array = np.asarray(noise * (found @ back), dtype=np.float64)
+    return found, np.asarray(found @ information), (turned, np.asarray(back, dtype=np.float64))
