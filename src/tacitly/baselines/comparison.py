@@ -227,6 +227,8 @@ def verdict(lines: list[Line], ranges: str | None = None) -> str:
     >>> verdict([Line(MEANS, "", 2.0, 0.0), Line(LOCAL, "", 1.5, 0.0), Line(SINGLE, "", 3.0, 0.0),
     ...          Line(TWIN, "", 0.9, 0.0), Line(OURS, "", 1.0, 0.0)])
     "Sharing helped: the error is 50 % below that of the users' own means, and 33 % below that of local models."
+
+    If one model for all is clearly better than this model, another sentence says so.
     """
     line = {line.method: line for line in lines}
     ours, means, local = (line[method].error for method in (OURS, MEANS, LOCAL))
@@ -239,9 +241,10 @@ def verdict(lines: list[Line], ranges: str | None = None) -> str:
     if ours < best:
         also = f", and {_below(ours, local)} below that of local models" if local != means else ""
         said = f"the error is {_below(ours, means)} below that of the users' own means{also}"
+        single = _single_is_better(line)
         if best - ours < _CLEAR * nearest.doubt:
-            return f"Sharing may have helped: {said}, a difference that may well be chance."
-        return f"Sharing helped: {said}.{_too_good(line)}{_too_little(line)}"
+            return f"Sharing may have helped: {said}, a difference that may well be chance.{single}"
+        return f"Sharing helped: {said}.{_too_good(line)}{single or _too_little(line)}"
     also = "" if ranges is None else f", or public ranges ({ranges})"
     if TWIN not in line:
         why = f"More users, a larger epsilon, fewer columns{also} may help."
@@ -262,6 +265,17 @@ def _too_good(line: dict[str, Line]) -> str:
     if line[SINGLE].score < _PERFECT or line[MEANS].score > _PERFECT:
         return ""
     return " One model for all is almost exact, too: does a column repeat the target, or follow from it?"
+
+
+def _single_is_better(line: dict[str, Line]) -> str:
+    """Return a caution if one model for all, which nobody's own rows change, has a clearly smaller error."""
+    single, ours = line[SINGLE], line[OURS].error
+    if not (0.0 < ours - single.error > _CLEAR * single.doubt) or _below(single.error, ours) == "0 %":
+        return ""
+    return (
+        f" But one model for all is better: its error is {_below(single.error, ours)} below that of this model. Users' "
+        "own rows may show little about how they differ."
+    )
 
 
 def _too_little(line: dict[str, Line]) -> str:

@@ -91,6 +91,19 @@ def test_values_are_found_within_ranges_that_are_far_too_wide() -> None:
     assert off <= 2
 
 
+def test_two_values_at_the_ends_of_a_declared_range_are_told_apart() -> None:
+    """On a circle hardly wider than the range its ends would meet: one value, and a coefficient of hundreds."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        own, rows = np.repeat(rng.random(600), ROWS) < 0.5, rng.random(600 * ROWS) < 0.6
+        cells = [1.0 + own, np.where(rows, 1.0, -1.0), np.where(rng.random(600 * ROWS) < 0.3, 10.0, 0.0), rows * 1.0]
+        ranges = [(1.0, 2.0), (-1.0, 1.0), (0.0, 10.0), None]
+        for cell, center, scale, known in zip(cells, *found(cells, 1.0, seed, ranges), ranges, strict=True):
+            if known is not None:
+                assert known[0] - cell.std() < center < known[1] + cell.std()
+                assert cell.std() / 3 < scale < 3 * cell.std()
+
+
 def test_features_with_ranges_need_no_magnitudes() -> None:
     rng = np.random.default_rng(3)
     cells, ranges = [rng.normal(size=1800), rng.normal(size=1800)], [(-30.0, 50.0), (-2.0, 2.0)]
