@@ -287,6 +287,20 @@ def test_one_users_bad_numbers_do_not_change_how_others_are_computed() -> None:
     assert np.abs(first - second).max() <= 2  # steps of the grid
 
 
+def test_a_sampled_user_changes_the_rounding_of_one_block() -> None:
+    """Blocks were counted from the last user left out: without one more, all later blocks of a long run moved."""
+    n, grid = 20 * BLOCK, 2.0**-8
+    data = Cohort.from_offsets(np.random.default_rng(8).normal(size=(n, D)), np.zeros(n), np.arange(n + 1))
+    doors, query, everybody = federation(data), FeatureMoment(D), np.ones(n, dtype=bool)
+    whole = doors._exact_sum(query, 1.0, grid, everybody)
+    for user in (1, 700, BLOCK - 1, BLOCK, 2500):
+        others = everybody.copy()
+        others[user] = False
+        own = query.block_sum(data.X[user : user + 1], data.y[user : user + 1], np.array([0, 1]), 1.0)
+        apart = (whole - doors._exact_sum(query, 1.0, grid, others)) * grid - own
+        assert np.abs(apart).max() <= 1.5 * grid + 1e-9
+
+
 def test_an_event_with_a_sampling_rate_is_refused_where_everybody_is_asked() -> None:
     sampled = GaussianEvent(sigma=3.0, sensitivity=Sensitivity.of_clip(1.0, acute=True), sampling_rate=0.1)
     everybody = federation(cohort(5, np.random.default_rng(0)))

@@ -22,8 +22,9 @@ Rounding. The bound holds for the floating-point sums that are computed, not onl
   only, and the sum does not depend on the order of blocks or on the number of threads and machines.
 * A block of B units and R rows takes R additions to partial sums of norm at most B clips, so its error is at most
   R·B·2⁻⁵³ clips: below 2⁻²² for up to two million rows. Two neighbours differ by at most twice that. Rounding to a grid
-  of spacing γ moves D coordinates apart by at most γ√D, which is checked to be at most 2⁻²¹ clips. The total is at most
-  2⁻²⁰ clips, which is the margin that clipping leaves (:mod:`tacitly.privacy.clipping`).
+  of spacing γ moves D coordinates by at most γ√D/2, and apart by at most 3γ√D/2: if users are sampled, a block is two
+  without a user in its middle. γ√D is checked to be at most a third of 2⁻²⁰ clips. The total is at most 2⁻²⁰ clips,
+  which is the margin that clipping leaves (:mod:`tacitly.privacy.clipping`).
 
 Who adds the noise. With ``trust="central"``, the process that adds the contributions. With ``trust="local"``, every
 user (a device, a hospital) adds noise of standard deviation σ to its own message, and the sum of n messages has noise
@@ -345,7 +346,7 @@ class Federation(ABC):
             raise ValueError(f"all queries of one release must have {query.coordinates} coordinates, as the first has.")
         units = self.n_users if query.unit is Unit.USER else self.n_rows
         grid = self._grid(bound, event, units)
-        if grid * math.sqrt(query.coordinates) > bound * GUARD / 2:
+        if grid * math.sqrt(query.coordinates) > bound * GUARD / 3:
             raise ValueError(
                 f"{query.coordinates} coordinates of {units} units do not fit the integer grid. "
                 "Release fewer coordinates at a time."

@@ -290,7 +290,14 @@ def _runs(chosen: Chosen) -> list[tuple[int, int]]:
 
 
 def _spans(start: int, stop: int, size: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """Divide users into spans of whole blocks, long at first and short at the end, so that threads finish together."""
+    """Divide users into spans of whole blocks, long at first and short at the end, so that threads finish together.
+
+    Blocks begin at multiples of their size, and at ``start``: without a sampled user, only that user's block changes.
+    """
+    if start < stop and start % size:
+        end = min(stop, start - start % size + size)
+        yield start, end
+        start = end
     while start < stop:
         left = -(-(stop - start) // size)
         end = min(stop, start + size * max(1, min(most, left // share)))

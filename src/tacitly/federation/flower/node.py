@@ -278,7 +278,7 @@ class Node:
             return False
         cohort = self._shard.cohort
         units = cohort.n_users if query.unit is Unit.USER else cohort.n_rows
-        fine = ask.grid * math.sqrt(query.coordinates) <= ask.bound * GUARD / 2
+        fine = ask.grid * math.sqrt(query.coordinates) <= ask.bound * GUARD / 3
         return fine and max((units + 1) * ask.bound, 64 * ask.sigma) <= ask.grid * 2.0**60
 
     def _exact(self, ask: Ask, query: Query) -> npt.NDArray[np.int64]:
