@@ -173,8 +173,13 @@ def _kind(folder: Path, name: str) -> type[PrivateModel]:
 
 
 def public_files(folder: Path, certificate: Certificate) -> dict[str, bytes]:
-    """Return the contents of a folder's existing public files, except the certificate, which lists them."""
-    names = {name for name in (*PUBLIC, *certificate.files) if name == Path(name).name} - {"certificate.json"}
+    """Return the contents of a folder's existing public files, except the certificate, which lists them.
+
+    A score is one of them even if the certificate does not list it: beside a verified model it would be believed.
+    """
+    names = {name for name in (*PUBLIC, "evaluation.json", *certificate.files) if name == Path(name).name} - {
+        "certificate.json"
+    }
     return {name: (folder / name).read_bytes() for name in sorted(names) if (folder / name).is_file()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,8 @@ def test_a_score_is_released_charged_and_verified(model: Path) -> None:
     Path("evaluation/evaluation.json").write_text(json.dumps({**score, "loss": 0.01}))
     assert tacitly("verify", "evaluation").exit_code == 1
     assert "exists already" in str(evaluate("--epsilon", 1, "--bound", 5).exception)
+    shutil.copy("evaluation/evaluation.json", model)  # a score that its certificate does not list
+    assert "not as certified: evaluation.json" in tacitly("verify", model).output
 
 
 def test_what_is_wrong_is_said_before_anything_is_read_or_spent(model: Path) -> None:
