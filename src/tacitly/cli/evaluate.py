@@ -42,8 +42,8 @@ def evaluate(
     import numpy as np
 
     from tacitly.methods.base import people_of
+    from tacitly.methods.evaluation import UNPROTECTED, planned
     from tacitly.methods.evaluation import evaluate as score
-    from tacitly.methods.evaluation import planned
     from tacitly.privacy import home
 
     fitted = console.with_heads(model)
@@ -60,6 +60,8 @@ def evaluate(
     if dry_run:
         say("nothing was spent or written: this was a dry run")
         return
+    if not fitted.certificate_.certified:
+        say(wrapped(f"note: not covered: {UNPROTECTED}."))
     place = ledger or (account_of(fitted.certificate_) if fitted.certificate_.certified else None)
     notes = _apart(fitted) if place is None and fitted.certificate_.certified else ()
     people = people_of(cohort, budget.unit, home.secret())
