@@ -72,8 +72,14 @@ def evaluate(
         asked = cohort.X, _targets(fitted, cohort), np.repeat(cohort.users, np.diff(cohort.offsets))
         found = score(fitted, *asked, epsilon=epsilon, bound=bound, delta=delta, ledger=charge.account)
     assert found.certificate is not None
-    found.save(out)
     say(wrapped(str(found)))
+    try:
+        found.save(out)
+    except OSError as error:
+        raise OSError(
+            f"{out} could not be written: {error.strerror or error}. The score above is paid for: note it. The same "
+            "command again would draw another one, and charge that too."
+        ) from None
     console.show_certificate(found.certificate, full=full)
     say(f"score: {out}/ (may be published; 'tacitly verify {out}' checks it)\nledger: {charge.path}")
 

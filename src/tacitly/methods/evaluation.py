@@ -39,6 +39,7 @@ from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
+from tacitly.portable import staged
 from tacitly.privacy.account import record, totals
 from tacitly.privacy.calibration import Phase, Plan
 from tacitly.privacy.certificate import NOT_COVERED, Certificate
@@ -133,9 +134,11 @@ class Evaluation:
         """Write ``evaluation.json`` and ``certificate.json`` to a new folder, for ``tacitly verify``."""
         target = Path(folder)
         assert self.certificate is not None
-        target.mkdir(parents=True)
-        (target / FILE).write_text(self.to_json(), encoding="utf-8")
-        (target / "certificate.json").write_text(self.certificate.to_json(), encoding="utf-8")
+        if target.exists():
+            raise FileExistsError(f"{target} exists already. Choose another folder, or remove it.")
+        with staged(target) as staging:
+            (staging / FILE).write_text(self.to_json(), encoding="utf-8")
+            (staging / "certificate.json").write_text(self.certificate.to_json(), encoding="utf-8")
         return target
 
 
