@@ -150,7 +150,7 @@ def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) 
 
 
 def whole(asked: Budget) -> Event:
-    """Return one release that costs as much as the whole run."""
+    """Return one release that costs as much as the whole run, and a few of them about as much as a few runs."""
     if asked.delta == 0.0:
         return SelectionEvent.of_epsilon(asked.epsilon, asked.adjacency)
     sensitivity = Sensitivity.of_clip(1.0, unit=asked.unit)
