@@ -12,10 +12,6 @@ import importlib
 import json
 import math
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacitly.methods import REGISTRY
-from tacitly.portable import write_private
+from tacitly.portable import staged, write_private
 from tacitly.privacy.account import record
 from tacitly.privacy.certificate import Certificate
 from tacitly.privacy.ledger import Ledger
@@ -76,7 +72,7 @@ def save(
     given = {"purpose": purpose, "curator": curator, "region": region}
     words = {key: value for key, value in given.items() if value is not None}
     heads = _private_as_bytes(model)
-    with _staged(target) as staging:
+    with staged(target) as staging:
         for name, content in public.items():
             (staging / name).write_bytes(content)
         text = model.certify(files=hashes, **words).to_json()
@@ -86,20 +82,6 @@ def save(
             write_private(staging / "private" / "heads.safetensors", heads)
     model.close()
     return target
-
-
-@contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """Make a folder that becomes ``target`` when it is complete; if writing fails, there is no folder."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        yield staging
-        staging.chmod(0o755)
-        staging.rename(target)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
 
 
 def load(folder: str | os.PathLike[str], **modules: Any) -> PrivateModel:
@@ -173,8 +155,13 @@ def _kind(folder: Path, name: str) -> type[PrivateModel]:
 
 
 def public_files(folder: Path, certificate: Certificate) -> dict[str, bytes]:
-    """Return the contents of a folder's existing public files, except the certificate, which lists them."""
-    names = {name for name in (*PUBLIC, *certificate.files) if name == Path(name).name} - {"certificate.json"}
+    """Return the contents of a folder's existing public files, except the certificate, which lists them.
+
+    A score is one of them even if the certificate does not list it: beside a verified model it would be believed.
+    """
+    names = {name for name in (*PUBLIC, "evaluation.json", *certificate.files) if name == Path(name).name} - {
+        "certificate.json"
+    }
     return {name: (folder / name).read_bytes() for name in sorted(names) if (folder / name).is_file()}
 
 
@@ -218,7 +205,7 @@ def publish(
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         more: dict[str, Any] = {**words, "files": hashes}
         text = _amended(replace(certificate, **more), ledger).to_json()
-    with _staged(goal) as staging:
+    with staged(goal) as staging:
         for name, content in files.items():
             (staging / name).write_bytes(content)
         (staging / "certificate.json").write_text(text, encoding="utf-8")

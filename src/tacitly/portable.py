@@ -17,8 +17,10 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -113,6 +115,20 @@ def write_private(path: Path, data: bytes) -> None:
             file.write(data)
     except BaseException:
         path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """Make a folder that becomes ``target`` when it is complete; if writing fails, there is no folder."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        yield staging
+        staging.chmod(0o755)
+        staging.rename(target)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
         raise
 
 

@@ -7,9 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self, TextIO
 
 _PATIENCE = 2.0  # seconds before a terminal shows anything: most work is over by then
+_UNUSABLE = (AttributeError, OSError, ValueError)
+"""Of a stream that is closed, gone, or a program's own: work does not end because nobody can be told of it."""
 _LOGGED = 60.0  # seconds between two lines where there is no terminal (files, notebooks)
 
 
@@ -23,7 +26,9 @@ class ProgressLine:
     def __init__(self, text: str, stream: TextIO | None = None) -> None:
         self._text: str | Callable[[], str] = text
         self._stream = sys.stderr if stream is None else stream
-        self._live = self._stream is not None and self._stream.isatty()
+        self._live = False
+        with suppress(*_UNUSABLE):
+            self._live = self._stream.isatty()
         self._begun = self._logged = time.monotonic()
         self._width = 0
         self._lock, self._over = threading.Lock(), threading.Event()
@@ -42,8 +47,7 @@ class ProgressLine:
         with self._lock:
             if self._width:
                 self._write("")
-                self._stream.write("\r")
-                self._stream.flush()
+                self._put("\r")
                 self._width = 0
 
     @property
@@ -67,13 +71,16 @@ class ProgressLine:
                 self._write(text[: max(20, shutil.get_terminal_size().columns - 1)])
             elif not self._live and self._stream is not None and time.monotonic() - self._logged >= _LOGGED:
                 self._logged = time.monotonic()
-                self._stream.write(f"{text}\n")
-                self._stream.flush()
+                self._put(f"{text}\n")
 
     def _write(self, line: str) -> None:
-        self._stream.write("\r" + line.ljust(self._width))
-        self._stream.flush()
+        self._put("\r" + line.ljust(self._width))
         self._width = len(line)
+
+    def _put(self, text: str) -> None:
+        with suppress(*_UNUSABLE):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def duration(seconds: float) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,24 @@ def test_a_score_is_released_charged_and_verified(model: Path) -> None:
     Path("evaluation/evaluation.json").write_text(json.dumps({**score, "loss": 0.01}))
     assert tacitly("verify", "evaluation").exit_code == 1
     assert "exists already" in str(evaluate("--epsilon", 1, "--bound", 5).exception)
+    shutil.copy("evaluation/evaluation.json", model)  # a score that its certificate does not list
+    assert "not as certified: evaluation.json" in tacitly("verify", model).output
+
+
+def test_a_score_that_cannot_be_written_is_printed_because_it_is_paid_for(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The score was lost, a part of its folder stayed, and the advice was to run again, as nothing is spent twice."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        found = evaluate("--epsilon", 1, "--bound", 5)
+    assert "mean absolute error" in found.output
+    assert re.search("No space left on device. The score above is paid for.*charge that too", str(found.exception))
+    assert not Path("evaluation").exists()
 
 
 def test_what_is_wrong_is_said_before_anything_is_read_or_spent(model: Path) -> None:

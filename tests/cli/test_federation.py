@@ -529,6 +529,28 @@ def test_an_invitation_that_a_site_refuses_costs_nothing(
     assert not any("ledgers" in seen.path for seen in home.known().values())
 
 
+def test_a_run_is_not_free_because_it_has_the_name_of_one_that_is_paid_for(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(fleet, "stay", lambda *_, **__: None)
+    card, said = Card.from_json((site / "card.json").read_text()), []
+    for number, name in enumerate(("run", "run", "\x1b[2J")):  # the last one would be printed by budget show
+        prepare(tmp_path / f"{number}", settings(tmp_path, site, cards=(card,), run=name))
+        said.append(run(capsys, monkeypatch, "join", site, "--invitation", tmp_path / f"{number}" / "invitation.json"))
+    assert [code for code, _ in said] == [0, 2, 2], said
+    assert "begun with another configuration; these keys differ: coordinator" in " ".join(said[1][1].split())
+    assert "the name of the run must be letters" in said[2][1]
+    assert "\x1b" not in said[2][1]
+
+
+def test_a_site_is_told_that_an_invitation_protects_rows_only(tmp_path: Path, site: Path) -> None:
+    prepare(tmp_path / "hub", settings(tmp_path, site, trust="central"))
+    invited = join.read_invitation(tmp_path / "hub" / "invitation.json")
+    assert "for each row" not in terms(site, invited)[2]
+    assert "for each row: it does not hide a user with many rows" in terms(site, {**invited, "unit": "row"})[2]
+
+
 def test_a_coordinator_says_which_federations_at_the_same_sites_it_does_not_count(
     tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

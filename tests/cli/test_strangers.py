@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from tests.cli.test_everyday import Command, command
 
 import tacitly
+from tacitly import model_folder
 from tacitly.baselines import comparison
 from tacitly.baselines.comparison import LOCAL, MEANS, OURS, SINGLE, TWIN, Line, held_out, verdict
 from tacitly.cli import console
@@ -510,14 +511,14 @@ def test_a_full_disk_leaves_no_part_of_a_file_and_nothing_is_paid_for_twice(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tacitly.model_folder, "config_of", full)
+        patch.setattr(model_folder, "config_of", full)
         code, _, err = command("fit", "t.csv", *FIT, "--no-compare", "--ledger", "l.ledger")
     assert (code, "the disk is full. Make room and run the same command again; nothing is spent" in err) == (2, True)
     assert not (tmp_path / "model").exists()
     assert command("fit", "t.csv", *FIT, "--no-compare", "--ledger", "l.ledger")[0] == 0
     assert "spent ε = 4.00" in command("budget", "show", "l.ledger")[1]
     with monkeypatch.context() as patch:
-        patch.setattr(tacitly.model_folder.Path, "write_text", full)
+        patch.setattr(model_folder.Path, "write_text", full)
         assert command("publish", "model", "public")[0] == 2
     assert not (tmp_path / "public").exists()
     with pytest.raises(TypeError):

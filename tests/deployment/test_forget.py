@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,38 @@ def test_a_site_forgets_rows_head_and_count(tmp_path: Path) -> None:
     with np.load(site / "heads.npz") as heads:
         assert len(heads["users"]) == len(heads["heads"]) == 59
         assert "patient-3" not in heads["users"]
+
+
+def test_deletions_at_the_same_time_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each removed the drafts of the other as those of an interrupted one, and with them everybody's rows."""
+    monkeypatch.setenv("TACITLY_HOME", str(tmp_path / "home"))
+    folder, save, others = tmp_path / "rows", Cohort.save, list[threading.Thread]()
+    Cohort.from_arrays(DATA.X, DATA.y, IDS).save(folder)
+
+    def slow(cohort: Cohort, target: Path) -> None:
+        save(cohort, target)
+        if not others:
+            others.append(threading.Thread(target=forget, args=("patient-18", folder)))
+            others[0].start()
+            others[0].join(0.5)
+
+    monkeypatch.setattr(Cohort, "save", slow)
+    forget("patient-17", folder)
+    others[0].join()
+    assert Cohort.open(folder).n_users == 58
+
+
+def test_a_link_to_rows_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link was replaced by a folder, and the user's rows stayed where they were."""
+    (tmp_path / "disk").mkdir()
+    Cohort.from_arrays(DATA.X, DATA.y, IDS).save(tmp_path / "disk" / "rows")
+    (tmp_path / "rows").symlink_to(tmp_path / "disk" / "rows")
+    forget("patient-17", tmp_path / "rows")
+    assert not holds(tmp_path / "disk", b"patient-17")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "rows"]
+    monkeypatch.chdir(tmp_path / "disk" / "rows")
+    forget("patient-18", ".")
+    assert Cohort.open(tmp_path / "rows").n_users == 58
 
 
 def test_nothing_is_removed_if_a_later_folder_is_wrong(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import cache, partial
 from typing import Any
@@ -59,6 +60,18 @@ def test_an_evaluation_says_what_it_measured_and_whether_an_account_adds_it_up()
     assert shares.high <= 1.0
     assert str(shares).startswith("share of wrong classes ")
     assert "charged to no account" in str(shares)
+
+
+def test_the_score_of_an_uncertified_model_does_not_promise_anything_about_its_training_rows() -> None:
+    """The noise of the score hides one user's errors, not what a model without noise learnt from that user."""
+    X, y, users = held_out()
+    with pytest.warns(tacitly.UncertifiedWarning):
+        bare = fitted(None, epsilon=math.inf)
+    for model, missing in ((bare, 1), (fitted(None), 0)):
+        found = model.evaluate(X, y, users, epsilon=0.5, bound=2.0).certificate
+        assert found is not None
+        assert sum("because the model is not certified" in item for item in found.not_covered) == missing
+        assert "heads, and predictions made with them, that are shown to others" in found.not_covered
 
 
 def test_a_choice_among_models_finds_the_good_one_and_is_charged_once() -> None:

@@ -54,6 +54,23 @@ def test_a_long_release_is_seen_to_go_on_and_a_log_gets_lines() -> None:
     assert log.getvalue() == "step 1: 1 of 4 releases, no privacy (0 s)\n"
 
 
+class Mute:
+    """What some programs put in place of standard error: it has no isatty."""
+
+    def write(self, text: str) -> None:
+        raise OSError("the terminal was closed")
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_work_goes_on_where_nobody_can_be_told() -> None:
+    closed, gone = io.StringIO(), Terminal()
+    closed.close()
+    gone.write = Mute().write  # type: ignore[method-assign, assignment]
+    for stream in (closed, gone, Mute()):
+        with ProgressLine("waiting", stream) as line:  # type: ignore[arg-type]
+            line.update("still waiting")
+
+
 def test_short_work_shows_nothing() -> None:
     for stream in (Terminal(), io.StringIO()):
         with fit_progress(Budget(epsilon=1.0, delta=1e-6), EVENTS, ProgressLine("", stream)) as released:

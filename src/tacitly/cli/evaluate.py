@@ -42,8 +42,8 @@ def evaluate(
     import numpy as np
 
     from tacitly.methods.base import people_of
+    from tacitly.methods.evaluation import UNPROTECTED, planned
     from tacitly.methods.evaluation import evaluate as score
-    from tacitly.methods.evaluation import planned
     from tacitly.privacy import home
 
     fitted = console.with_heads(model)
@@ -60,6 +60,8 @@ def evaluate(
     if dry_run:
         say("nothing was spent or written: this was a dry run")
         return
+    if not fitted.certificate_.certified:
+        say(wrapped(f"note: not covered: {UNPROTECTED}."))
     place = ledger or (account_of(fitted.certificate_) if fitted.certificate_.certified else None)
     notes = _apart(fitted) if place is None and fitted.certificate_.certified else ()
     people = people_of(cohort, budget.unit, home.secret())
@@ -70,8 +72,14 @@ def evaluate(
         asked = cohort.X, _targets(fitted, cohort), np.repeat(cohort.users, np.diff(cohort.offsets))
         found = score(fitted, *asked, epsilon=epsilon, bound=bound, delta=delta, ledger=charge.account)
     assert found.certificate is not None
-    found.save(out)
     say(wrapped(str(found)))
+    try:
+        found.save(out)
+    except OSError as error:
+        raise OSError(
+            f"{out} could not be written: {error.strerror or error}. The score above is paid for: note it. The same "
+            "command again would draw another one, and charge that too."
+        ) from None
     console.show_certificate(found.certificate, full=full)
     say(f"score: {out}/ (may be published; 'tacitly verify {out}' checks it)\nledger: {charge.path}")
 

@@ -76,7 +76,8 @@ def _charge(folder: Path, invited: dict[str, Any], ledger: Path | None) -> None:
     event, name = site.whole(asked), str(invited["run"])
     people = people_of(Cohort.open(folder / "cohort"), asked.unit, home.secret())
     with charged(asked, [event], people, ledger, name, "federation") as charge:
-        config = {"federation": invited["server"], "trust": invited["trust"]}
+        # Another coordinator cannot make its run free by giving it the name of a run that is paid for.
+        config = {name: invited[name] for name in ("server", "trust", "coordinator")}
         run = charge.account.run(name, config=config, planned=[event], people=people)
         # The debit is all: what is released is drawn and published elsewhere.
         run.release("as its coordinator states", event, lambda: np.zeros(1), noise="exact", grid=0.0, coordinates=1)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +23,8 @@ import numpy as np
 
 from tacitly.data.cohort import Cohort
 from tacitly.data.user_ids import Directory
-from tacitly.portable import replacing
+from tacitly.portable import AlreadyLocked, lock_file, replacing
+from tacitly.privacy import home
 from tacitly.privacy.certificate import Certificate, shown
 from tacitly.private_arrays import of_users, private_from_bytes, private_to_bytes
 
@@ -31,10 +34,31 @@ _HEADS = Path("private") / "heads.safetensors"
 def forget(user: str, *folders: str | os.PathLike[str]) -> list[str]:
     """Remove a user from model folders, folders of grouped rows and sites; return what was done, in sentences.
 
-    Nothing is removed if one of the folders is none of these.
+    Nothing is removed if one of the folders is none of these. Deletions take turns, because each removes what an
+    interrupted one has left; a link is followed, because the rows are not where it is.
     """
-    removals = [(_removal(Path(folder)), Path(folder)) for folder in folders]
-    return [line for remove, place in removals for line in remove(user, place)]
+    with _in_turn():
+        places = [Path(folder).resolve() for folder in folders]
+        removals = [(_removal(place), place) for place in places]
+        return [line for remove, place in removals for line in remove(user, place)]
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    """Wait until no other process deletes; on a machine whose state folder cannot be written, do without."""
+    lock = None
+    with suppress(OSError):
+        home.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        while lock is None:
+            try:
+                lock = lock_file(home.folder() / "forget.lock")
+            except AlreadyLocked:
+                time.sleep(0.05)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def _removal(place: Path) -> Callable[[str, Path], list[str]]:

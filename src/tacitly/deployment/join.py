@@ -62,6 +62,8 @@ def read_invitation(path: Path) -> dict[str, Any]:
     """Read a coordinator's ``invitation.json``; raise if it has another version."""
     invitation = json.loads(path.read_text("utf-8"))
     check_format(path, invitation, INVITATION)
+    if not _NAME.fullmatch(str(invitation.get("run"))):  # it is stored in the account, and printed from there
+        raise ValueError(f"{path}: the name of the run must be letters, digits, - and _. Do not join.")
     return dict(invitation)
 
 
@@ -148,7 +150,7 @@ def _own_ceiling(path: Path, wanted: Budget | None, invitation: dict[str, Any]) 
 
 
 def whole(asked: Budget) -> Event:
-    """Return one release that costs as much as the whole run."""
+    """Return one release that costs as much as the whole run, and a few of them about as much as a few runs."""
     if asked.delta == 0.0:
         return SelectionEvent.of_epsilon(asked.epsilon, asked.adjacency)
     sensitivity = Sensitivity.of_clip(1.0, unit=asked.unit)
@@ -171,10 +173,11 @@ def fingerprint(invitation: dict[str, Any]) -> str:
 def terms(folder: Path, invitation: dict[str, Any]) -> list[str]:
     """Return what a site agrees to by joining: the participants, the budget, and who must be honest."""
     names, asked = sorted(invitation["mask_keys"]), asked_for(invitation)
+    per_row = "" if asked.unit is Unit.USER else ", for each row: it does not hide a user with many rows"
     lines = [
         f"joining {invitation['server']} (trust: {invitation['trust']})",
         f"{len(names)} sites: {', '.join(names)}",
-        f"the run spends ε = {asked.epsilon:g}, δ = {asked.delta:g} ({asked.adjacency})",
+        f"the run spends ε = {asked.epsilon:g}, δ = {asked.delta:g} ({asked.adjacency}){per_row}",
     ]
     if invitation["trust"] == "central":
         lines.append("the coordinator sees the sums of this site's users without noise")

@@ -39,9 +39,10 @@ from tacitly.federation.engine import Population
 from tacitly.federation.local import LocalPopulation
 from tacitly.federation.query import Query
 from tacitly.federation.scores import Scores
+from tacitly.portable import staged
 from tacitly.privacy.account import record, totals
 from tacitly.privacy.calibration import Phase, Plan
-from tacitly.privacy.certificate import Certificate
+from tacitly.privacy.certificate import NOT_COVERED, Certificate
 from tacitly.privacy.guarantee import Adjacency, Budget, Event, GaussianEvent, SelectionEvent, positive
 from tacitly.privacy.ledger import Ledger, Run
 from tacitly.privacy.people import People
@@ -58,6 +59,8 @@ _TRUST = (
     "central: whoever runs this process holds the rows and the personal models, and adds the noise; everybody else "
     "sees the mean loss only."
 )
+UNPROTECTED = "what a score of this model tells about the rows it was fitted to, because the model is not certified"
+"""Not covered by the certificate of a score: whatever the noise of the score, such a model may give users away."""
 _UNREADABLE = "a user without a usable row counts with the largest loss"
 
 
@@ -131,9 +134,11 @@ class Evaluation:
         """Write ``evaluation.json`` and ``certificate.json`` to a new folder, for ``tacitly verify``."""
         target = Path(folder)
         assert self.certificate is not None
-        target.mkdir(parents=True)
-        (target / FILE).write_text(self.to_json(), encoding="utf-8")
-        (target / "certificate.json").write_text(self.certificate.to_json(), encoding="utf-8")
+        if target.exists():
+            raise FileExistsError(f"{target} exists already. Choose another folder, or remove it.")
+        with staged(target) as staging:
+            (staging / FILE).write_text(self.to_json(), encoding="utf-8")
+            (staging / "certificate.json").write_text(self.certificate.to_json(), encoding="utf-8")
         return target
 
 
@@ -183,6 +188,7 @@ def evaluate(
         releases=tuple(run.releases),
         n_users=n,
         trust=_TRUST,
+        not_covered=(*(() if model.certificate_.certified else (UNPROTECTED,)), *NOT_COVERED),
         notes=(_UNREADABLE, *model.account_notes),
         files={FILE: hashlib.sha256(found.to_json().encode()).hexdigest()},
         account=None if account is None else totals(account, budget),
