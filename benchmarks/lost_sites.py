@@ -69,9 +69,10 @@ def prepared(folder: Path, sites: int) -> list[Path]:
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start the command in a process of its own, with a log file."""
+    """Start the command in a process of its own, with a log file, and with accounts that only this run has."""
+    command, own = [sys.executable, "-m", "tacitly", *words], {**os.environ, "TACITLY_HOME": str(folder / "home")}
     with (folder / f"log-{len(list(folder.glob('log-*')))}.txt").open("wb") as log:
-        return subprocess.Popen([sys.executable, "-m", "tacitly", *words], stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=own)
 
 
 def run(folder: Path, sites: int, lost: int) -> list[str]:

@@ -13,6 +13,7 @@ from tacitly.cli.console import Model, Table, say, wrapped
 
 if TYPE_CHECKING:
     from tacitly.data.cohort import Cohort
+    from tacitly.methods.evaluation import Evaluation
     from tacitly.privacy.guarantee import GaussianEvent
     from tacitly.privacy.ledger import Ledger
 
@@ -71,15 +72,9 @@ def evaluate(
         fitted.account_notes = (*notes, *charge.notes)
         asked = cohort.X, _targets(fitted, cohort), np.repeat(cohort.users, np.diff(cohort.offsets))
         found = score(fitted, *asked, epsilon=epsilon, bound=bound, delta=delta, ledger=charge.account)
-    assert found.certificate is not None
     say(wrapped(str(found)))
-    try:
-        found.save(out)
-    except OSError as error:
-        raise OSError(
-            f"{out} could not be written: {error.strerror or error}. The score above is paid for: note it. The same "
-            "command again would draw another one, and charge that too."
-        ) from None
+    _write(found, out)
+    assert found.certificate is not None
     console.show_certificate(found.certificate, full=full)
     say(f"score: {out}/ (may be published; 'tacitly verify {out}' checks it)\nledger: {charge.path}")
 
@@ -127,6 +122,17 @@ def _apart(fitted: Any) -> tuple[str, ...]:
     note = f"the model's own account, {account['id']}, is not on this machine: what it has spent is not counted here"
     say(wrapped(f"{note} (--ledger names it)"))
     return (note,)
+
+
+def _write(found: Evaluation, out: Path) -> None:
+    """Write a score that is paid for; raise with a warning that another one would be charged again."""
+    try:
+        found.save(out)
+    except OSError as error:
+        raise OSError(
+            f"{out} could not be written: {error.strerror or error}. The score above is paid for: note it. The same "
+            "command again would draw another one, and charge that too."
+        ) from None
 
 
 def _targets(fitted: Any, cohort: Cohort) -> Any:
